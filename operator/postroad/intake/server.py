@@ -103,6 +103,7 @@ class SmtpServer:
         self._rights_of = lru_cache(REMEMBERED_CLIENTS)(context.rules.rights_of)
         self._sessions: dict[asyncio.Task[None], tuple[ServingWire, IntakeSession]] = {}
         self._run_queue = RunQueue()
+        self._loop = self._run_queue.loop
         self._making_room: asyncio.TimerHandle | None = None
         self._handshakes: dict[asyncio.Task[None], float] = {}
         """Sessions in the TLS handshake before the greeting, and since when."""
@@ -168,7 +169,7 @@ class SmtpServer:
         if accepts == self._is_accepting:
             return
         self._is_accepting = accepts
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         for each in self._listening:
             if accepts:
                 loop.add_reader(each, self._accept, each)
@@ -180,7 +181,7 @@ class SmtpServer:
         self._making_room = None
         if len(self._sessions) < self._max_sessions or self._is_draining:
             return
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         stalled = [session for _, session in self._sessions.values() if session.is_stalled]
         for each in stalled:
             each.make_room()
@@ -204,12 +205,12 @@ class SmtpServer:
         except OSError as error:  # no descriptors or memory: without a pause it fails in a loop
             _log.error("no client can be accepted", error=str(error))
             self._accept_or_not(is_paused=True)
-            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._accept_or_not)
+            self._loop.call_later(PAUSE_SECONDS, self._accept_or_not)
             return
         self._welcome(connection, address_of(peer), is_tls=self._listening[listening])
 
     def _welcome(self, connection: socket.socket, address: str, *, is_tls: bool) -> None:
-        refusal = self._clients.connected(address, self._now())
+        refusal = self._clients.connected(address, self._loop.time())
         if refusal is not None:
             self._context.client_refused(refusal, address, set())
             with connection, suppress(OSError):
@@ -219,7 +220,7 @@ class SmtpServer:
         wire = ServingWire(self._run_queue)
         rights = self._rights_of(address)
         session = IntakeSession(wire, self._context, rights, partial(self._admit, address))
-        running = asyncio.create_task(self._serve(connection, wire, session, is_tls=is_tls))
+        running = self._loop.create_task(self._serve(connection, wire, session, is_tls=is_tls))
         self._sessions[running] = wire, session
         running.add_done_callback(partial(self._forget, address))
         self._accept_or_not()
@@ -243,7 +244,7 @@ class SmtpServer:
         context, session = self._context, asyncio.current_task()
         assert context.tls is not None
         assert session is not None
-        self._handshakes[session] = asyncio.get_running_loop().time()
+        self._handshakes[session] = self._loop.time()
         try:
             await accept_tls(connection, wire, context.tls(), context.timeouts.tls)
         finally:
@@ -255,14 +256,11 @@ class SmtpServer:
             size *= 2  # written to a file as it comes in, and then to the queue
         if size is not None and not self._context.queue.has_room(size):
             return reply_texts.FULL  # before the client sends the content (RFC 1870 6.1)
-        return self._clients.begins_mail(address, self._now())
-
-    def _now(self) -> float:
-        return self._context.clock.elapsed().total_seconds()
+        return self._clients.begins_mail(address, self._loop.time())
 
     def _forget(self, address: str, session: asyncio.Task[None]) -> None:
         del self._sessions[session]
-        self._clients.left(address, self._now())
+        self._clients.left(address, self._loop.time())
         self._accept_or_not()
         if not session.cancelled() and (error := session.exception()) is not None:
             _log.error("unexpected error in a session", exc_info=error)

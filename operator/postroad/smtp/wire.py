@@ -72,13 +72,13 @@ class Wire(asyncio.BaseProtocol):
     failure of the connection is a WireError; after one, only `abort` makes sense, except after
     LineTooLong."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._lost: Exception | None = None
         self._at_end = False
-        self._loop = asyncio.get_running_loop()
-        self.now = self._loop.time
+        self.loop = loop or asyncio.get_running_loop()
+        self.now = self.loop.time
         """Returns the time of the event loop's clock, in seconds."""
         self._reader: asyncio.Future[None] | None = None
         self._due = 0.0
@@ -164,7 +164,7 @@ class Wire(asyncio.BaseProtocol):
                 while self._is_writing_paused and not self._is_closed:
                     if until_unread and self._buffer:
                         return
-                    self._writer = self._loop.create_future()
+                    self._writer = self.loop.create_future()
                     await self._writer
         if self._is_closed:
             raise ConnectionLost from self._lost
@@ -182,7 +182,7 @@ class Wire(asyncio.BaseProtocol):
         # No await between the check of the buffer and start_tls, which pauses reading at once:
         # nothing can arrive in clear in between.
         try:
-            secured = await self._loop.start_tls(
+            secured = await self.loop.start_tls(
                 self._transport,
                 self,
                 context,
@@ -205,11 +205,11 @@ class Wire(asyncio.BaseProtocol):
         self._transport.close()
         if self._is_closed:
             return
-        self._closer = self._loop.create_future()
+        self._closer = self.loop.create_future()
         if not self._is_secured and not self._transport.get_write_buffer_size():
             await self._closer  # without a timer: closing does not wait for the peer
             return
-        abort = self._loop.call_later(timeout.total_seconds(), self.abort)
+        abort = self.loop.call_later(timeout.total_seconds(), self.abort)
         try:
             await self._closer
         finally:
@@ -241,7 +241,7 @@ class Wire(asyncio.BaseProtocol):
         """Wait until octets arrive, at most until `due` on the loop's clock."""
         if self._at_end:
             raise ConnectionLost from self._lost
-        self._reader = self._loop.create_future()
+        self._reader = self.loop.create_future()
         self._due = due
         if due < self._watched_until:
             self._watch_until(due)
@@ -255,14 +255,14 @@ class Wire(asyncio.BaseProtocol):
         because one timer for each line would cost more than the line."""
         if self._watch is not None:
             self._watch.cancel()
-        self._watched_until = min(due, self._loop.time() + MAX_TIMER)
-        self._watch = self._loop.call_at(self._watched_until, self._check_deadline)
+        self._watched_until = min(due, self.loop.time() + MAX_TIMER)
+        self._watch = self.loop.call_at(self._watched_until, self._check_deadline)
 
     def _check_deadline(self) -> None:
         self._watch, self._watched_until = None, math.inf
         if self._reader is None or self._reader.done():
             return
-        if self._loop.time() < self._due:
+        if self.loop.time() < self._due:
             self._watch_until(self._due)
         else:
             self._reader.set_exception(TooSlow())

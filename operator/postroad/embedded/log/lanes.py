@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from postroad.embedded.log import frames, segments
@@ -128,6 +129,11 @@ class LaneLog:
         self._failure: PostroadError | None = None
         self._recent: dict[int, bytes] = {}
 
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop, kept: CPython 3.11 asks for the process id at each `get_running_loop`."""
+        return asyncio.get_running_loop()
+
     def appends_to(self, segment: Segment) -> bool:
         """True if this process appends to a segment. It never appends to those of earlier ones."""
         return segment is self._current
@@ -168,8 +174,7 @@ class LaneLog:
         segment.next_ordinal += is_envelope
         self.end = segment.end_position
         if self._flush_timer is None:
-            loop = asyncio.get_running_loop()
-            self._flush_timer = loop.call_later(FLUSH_DELAY_SECONDS, self._flush_unasked)
+            self._flush_timer = self.loop.call_later(FLUSH_DELAY_SECONDS, self._flush_unasked)
         written = Written(segment, offset, len(payload), ordinal, self.end)
         if is_envelope:
             self._remember(written.position, payload)
@@ -221,8 +226,7 @@ class LaneLog:
         """Return a future that is done when the lane is durable up to `position`. `max_wait`, in
         seconds: how long to wait for the sync of another record before this one starts its own. The
         shorter wait of another caller counts for both."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[None] = self.loop.create_future()
         if self._failure is not None:
             waiter.set_exception(self._failure)
         elif position <= self.durable:
@@ -232,7 +236,7 @@ class LaneLog:
             if max_wait <= 0:
                 self._want(position)
             elif self._sync_timer is None:
-                self._sync_timer = loop.call_later(max_wait, self._want_all)
+                self._sync_timer = self.loop.call_later(max_wait, self._want_all)
         return waiter
 
     @property
@@ -263,7 +267,7 @@ class LaneLog:
             self._start_flush(sync=False)
 
     def _start_flush(self, *, sync: bool) -> None:
-        self._flush = asyncio.get_running_loop().create_task(self._run_flush(sync))
+        self._flush = self.loop.create_task(self._run_flush(sync))
 
     async def _run_flush(self, sync: bool) -> None:
         self._in_flight, self._batches = self._batches, []

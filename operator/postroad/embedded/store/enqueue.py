@@ -174,7 +174,7 @@ def accept_stored(
     lane = engine.lane(NEW)
     written = lane.append(ENVELOPE, record)
     lane.when_durable(written.end, partial(_admit, engine, mail, written, None, None))
-    is_crowded = engine.arrival_rate.announce(asyncio.get_running_loop().time(), engine.sync_wait)
+    is_crowded = engine.arrival_rate.announce(lane.loop.time(), engine.sync_wait)
     return enqueue_id, lane.durable_at(written.end, engine.sync_wait * is_crowded)
 
 

@@ -132,8 +132,9 @@ async def finish(
 async def _commit_delivery(engine: Engine, where: int) -> None:
     """Wait for the sync of an outcome. While mail arrives, delay it by up to `sync_wait`, to share
     that of the next ENVELOPE, because a client waits for its 250 (the reverse of LQ-29)."""
-    is_busy = engine.arrival_rate.is_busy(asyncio.get_running_loop().time())
-    await engine.lanes[NEW].commit(where, engine.sync_wait * is_busy)
+    lane = engine.lanes[NEW]
+    is_busy = engine.arrival_rate.is_busy(lane.loop.time())
+    await lane.commit(where, engine.sync_wait * is_busy)
 
 
 def end(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> None:

@@ -82,7 +82,7 @@ class ClientWire(Wire):
     async def arrival(self, timeout: timedelta) -> None:
         """Wait until octets are unread, or `wake` is called. Raises: ConnectionLost, TooSlow."""
         if not self._buffer:
-            await self._arrival(self._loop.time() + timeout.total_seconds())
+            await self._arrival(self.loop.time() + timeout.total_seconds())
 
     def wake(self) -> None:
         """Let `arrival` return."""

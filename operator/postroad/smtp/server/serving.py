@@ -46,13 +46,14 @@ class RunQueue:
     had FEW_ROUNDS already, one is served in each pass: the others wait for one of them at most."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._few: deque[Callable[[], None]] = deque()
         self._many: deque[Callable[[], None]] = deque()
         self._is_due = False
         self.into = memoryview(bytearray(CHUNK))
         """Memory that all clients share: each copies its octets out of it before another client's
         arrive."""
+        self.into_for_commands = self.into[:COMMANDS]
 
     def append(self, run: Callable[[], None], rounds: int = 0) -> None:
         """Call `run` in a later pass. `rounds`: the client's rounds in a row before it."""
@@ -76,7 +77,7 @@ class RunQueue:
     def _pass_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._pass)
+            self.loop.call_soon(self._pass)
 
 
 COMMANDS = 8 * 1024
@@ -112,8 +113,8 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
     """The connection of a client. Octets wait in a buffer until `serve` is called."""
 
     def __init__(self, run_queue: RunQueue | None = None) -> None:
-        super().__init__()
         self._run_queue = run_queue or RunQueue()
+        super().__init__(self._run_queue.loop)
         self._most_unread = COMMANDS
         self._take: Callable[[], RoundResult] | None = None
         self._is_queued = False
@@ -136,7 +137,8 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         self._limit_replies()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._run_queue.into[: min(CHUNK, self._most_unread)]
+        queue = self._run_queue
+        return queue.into if self._most_unread > COMMANDS else queue.into_for_commands
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(self._run_queue.into[:nbytes])
@@ -166,7 +168,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         with `expect`. There is no round while the client does not read its replies.
         Raises: ConnectionLost, TooSlow, and what `take` raises.
         """
-        self._take, self._reader = take, self._loop.create_future()
+        self._take, self._reader = take, self.loop.create_future()
         if not self._is_closed:
             self.expect(timeout, latest)
         self._arrived()
@@ -203,7 +205,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         transport = self._transport
         if self._is_secured or self._at_end or transport is None or transport.is_closing():
             return
-        due, left = self._loop.time() + timeout.total_seconds(), MAX_LINGERING
+        due, left = self.loop.time() + timeout.total_seconds(), MAX_LINGERING
         try:
             transport.write_eof()
             while not self._at_end:
@@ -268,7 +270,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         """Set the deadline of what the client sends next: `timeout` from now, at most `latest` of
         the loop's clock."""
         self._timeout, self._latest = timeout, latest
-        self._due = min(self._loop.time() + timeout.total_seconds(), latest)
+        self._due = min(self.now() + timeout.total_seconds(), latest)
         if self._due < self._watched_until:
             self._watch_until(self._due)
 
@@ -316,7 +318,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
 async def accept(connection: socket.socket, wire: ServingWire) -> None:
     """Serve an accepted client. Raises: ConnectionLost."""
     try:
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, connection)
+        await wire.loop.connect_accepted_socket(lambda: wire, connection)
     except OSError as error:
         raise ConnectionLost from error
 
@@ -327,7 +329,7 @@ async def accept_tls(
     """Serve an accepted client whose connection begins with TLS. asyncio does the handshake before
     the wire gets any octet, so that none counts as sent in clear. Raises: HandshakeFailed."""
     try:
-        await asyncio.get_running_loop().connect_accepted_socket(
+        await wire.loop.connect_accepted_socket(
             lambda: wire,
             connection,
             ssl=context,
