@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 import servers
+from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import QueueUser
 from postroad.ports.servers import QueueUsers
 
 

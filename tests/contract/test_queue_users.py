@@ -25,8 +25,8 @@ from postroad.adapters.rabbitmq.connection import Access, Channel
 from postroad.adapters.rabbitmq.consumer import Subscription
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.queue_users import RabbitMQQueueUsers
+from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import QueueUser
 from postroad.errors import BrokerRefused, CredentialsRefused, ServerError
 from postroad.ports.servers import QueueUsers
 from support.users_api import ADMINISTRATOR, PASSWORD, UsersApi, serving

@@ -13,7 +13,7 @@ import pytest
 import servers
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import dropping
+from postroad.domain.queues.quorum_queues import dropping
 
 pytestmark = [pytest.mark.needs("rabbitmq"), pytest.mark.timeout(60)]
 

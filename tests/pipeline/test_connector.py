@@ -38,7 +38,7 @@ from postroad.pipeline.java.key_stores import KeyStores
 from postroad.pipeline.spark.columns import plain
 from postroad.pipeline.spark.lake.schema import ENTRIES
 from postroad.pipeline.spark.reading.reading import PartitionReader
-from postroad.pipeline.spark.reading.servers import cassandra_settings
+from postroad.pipeline.spark.reading.spark_conf import cassandra_settings
 from postroad.ports.view import View
 from postroad.tls import ClientTls, Encryption
 from support.certificates import Certificates

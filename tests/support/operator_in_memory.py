@@ -16,7 +16,7 @@ from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.mailqueue.engines import Engines
 from postroad.controller.mailqueue.plan import plan_of
-from postroad.controller.mailqueue.servers import QueueServers
+from postroad.controller.mailqueue.provisioning import QueueServers
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import Indexes
 from postroad.controller.spec.queue_resource import Queue

@@ -11,8 +11,8 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.controller.kubernetes.api import CHILDREN, EVENT, MAIL_QUEUE, SECRET
 from postroad.controller.reads import owner_of
+from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import QueueUser
 from postroad.ports.kubernetes import Object
 from support.servers import broker_users
 
@@ -96,5 +96,5 @@ async def _at_servers(servers: ClusterServers, name: QueueName) -> End:
         "queues": await servers.broker(name).exists(),
         "bucket": await servers.blobs(name.bucket("postroad-")).exists(),
         "events": [(each.sequence, type(each).__name__) for each in history.events],
-        "users": sorted(each.dead_letter for each in parsed if each.queue == name),
+        "users": sorted(each.suffix for each in parsed if each.queue == name),
     }

@@ -19,12 +19,12 @@ from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.clients import Access as S3Access
 from postroad.adapters.s3.store import Store
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import dropping, too_few_members
+from postroad.domain.queues.quorum_queues import dropping, too_few_members
 from postroad.logins import LOGIN, S3_LOGIN, LoginFolder
 from postroad.ports.servers import SAFE_COPIES, Checked, Guard, Servers
 from postroad.settings import Settings
-from postroad.settings.servers import Cassandra as CassandraSettings
-from postroad.settings.servers import RabbitMQ as RabbitMQSettings
+from postroad.settings.queue_cluster import Cassandra as CassandraSettings
+from postroad.settings.queue_cluster import RabbitMQ as RabbitMQSettings
 from postroad.tls import ClientTls
 
 CHECK_TIMEOUT = timedelta(seconds=8)

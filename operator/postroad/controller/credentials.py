@@ -42,7 +42,7 @@ from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Servers
 from postroad.settings import Settings
 from postroad.settings.pipeline import MIN_KEY
-from postroad.settings.servers import S3, Cassandra, RabbitMQ
+from postroad.settings.queue_cluster import S3, Cassandra, RabbitMQ
 from postroad.tls import ClientTls, server_context
 
 UNREADABLE = (CredentialsMissing, CertificateUnusable, KubernetesRefused)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import Claim, Claimant, QueueUser
+from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.errors import ServerError
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker

@@ -18,7 +18,7 @@ from postroad.settings.delivery import Reports, Retry, Worker
 from postroad.settings.intake import Intake
 from postroad.settings.pipeline import Pipeline
 from postroad.settings.programs import WorkerFunction, WorkerWebhook
-from postroad.settings.servers import S3, BrokerSettings, Cassandra, RabbitMQ
+from postroad.settings.queue_cluster import S3, BrokerSettings, Cassandra, RabbitMQ
 from postroad.settings.values import Section
 
 __all__ = ["SECTIONS", "Settings", "from_environment"]

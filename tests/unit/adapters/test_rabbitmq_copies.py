@@ -11,7 +11,7 @@ from postroad.adapters.rabbitmq import management
 from postroad.adapters.rabbitmq.connection import Access
 from postroad.adapters.rabbitmq.management import Management, Vhost
 from postroad.adapters.rabbitmq.topology import DeclaredQueue, Topology
-from postroad.domain.servers import QuorumQueue
+from postroad.domain.queues.quorum_queues import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable
 
 WORK, GONE = "postroad.mail.outgoing.work", "postroad.mail.outgoing.dead"

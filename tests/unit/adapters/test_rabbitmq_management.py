@@ -12,7 +12,7 @@ from aiohttp import web
 from postroad.adapters.rabbitmq import management as management_api
 from postroad.adapters.rabbitmq.connection import Access
 from postroad.adapters.rabbitmq.management import Management
-from postroad.domain.servers import QuorumQueue
+from postroad.domain.queues.quorum_queues import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused, TlsRefused
 from postroad.tls import ClientTls
 from support.certificates import Certificates

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from postroad.adapters.rabbitmq.queue_users import permissions_of, topic_permission_of
+from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import QueueUser
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "operator" / "servers.md"
 

@@ -16,7 +16,7 @@ from postroad.controller.cluster.claims import Ruling, judge
 from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import ADOPT, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import Claim, Claimant
+from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kind, Object
 from support import resources

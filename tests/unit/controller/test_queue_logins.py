@@ -13,7 +13,7 @@ import pytest
 from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, SECRET
-from postroad.domain.servers import QueueUser
+from postroad.domain.queues.broker_users import QueueUser
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.resources import intake, mail_queue, queue_cluster, secret, secrets, workers
@@ -59,7 +59,7 @@ def login(operator: RunningController, name: str = LOGIN) -> tuple[str, str]:
 def letters(operator: RunningController, name: str = "outgoing") -> str:
     """Return which users of a queue exist."""
     found = [QueueUser.parse(each) for each in operator.world.users]
-    return "".join(sorted(each.dead_letter for each in found if each and each.queue.name == name))
+    return "".join(sorted(each.suffix for each in found if each and each.queue.name == name))
 
 
 def is_let_in(operator: RunningController) -> bool:

@@ -19,8 +19,8 @@ from postroad.controller.cluster.user_rotation import (
     UserStep,
     next_user_step,
 )
+from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import QueueUser
 
 A = QueueUser(QueueName("mail", "outgoing"), "0" * 12)
 B = A.other

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.servers import DROPPING, QuorumQueue, dropping
+from postroad.domain.queues.quorum_queues import DROPPING, QuorumQueue, dropping
 
 
 def governed(name: str, keys: frozenset[str]) -> QuorumQueue:

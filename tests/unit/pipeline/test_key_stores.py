@@ -14,7 +14,7 @@ from postroad.adapters.cassandra.connection.connection import Access as Cassandr
 from postroad.adapters.s3.clients import Access as S3Access
 from postroad.errors import InvalidSettings, TlsRefused
 from postroad.pipeline.java.key_stores import PASSWORD, KeyStores, key_stores
-from postroad.pipeline.spark.reading.servers import cassandra_settings, java_settings
+from postroad.pipeline.spark.reading.spark_conf import cassandra_settings, java_settings
 from postroad.tls import ClientTls, Encryption
 from support.certificates import Certificates
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from postroad.adapters.cassandra import schema, statements
 from postroad.adapters.cassandra.connection.session import Row, Session
-from postroad.domain.servers import Claim, Claimant
+from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.errors import ViewRefused
 
 KEY = "@claims"

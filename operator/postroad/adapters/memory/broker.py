@@ -23,7 +23,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.domain.servers import Claim, Claimant
+from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.errors import BrokerRefused, BrokerUnavailable, NotPublished, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths
 from postroad.ports.clock import Clock

@@ -14,8 +14,8 @@ from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.history import MemoryHistory, Records
 from postroad.adapters.memory.view.tables import Tables
 from postroad.adapters.memory.view.view import MemoryView, MemoryViewStore, Schema
+from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import QueueUser
 from postroad.ports.clock import Clock
 from postroad.ports.servers import Checked
 

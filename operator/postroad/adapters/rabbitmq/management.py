@@ -20,7 +20,7 @@ from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.connection import Access, Channel, RabbitMQConnection
 from postroad.adapters.rabbitmq.publisher import KeptChannels
 from postroad.batching import Shared
-from postroad.domain.servers import QuorumQueue, members_to_add
+from postroad.domain.queues.quorum_queues import QuorumQueue, members_to_add
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused, ServerError
 from postroad.http_answers import AnswerTooLarge, parsed_json, read_body
 from postroad.logins import Login

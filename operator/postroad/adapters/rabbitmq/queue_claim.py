@@ -14,7 +14,7 @@ from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.management import Management, Vhost
 from postroad.adapters.rabbitmq.topology import DeclaredExchange, Topology
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import Claim, Claimant
+from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.errors import BrokerRefused, ServerError
 
 _TOKEN = re.compile(r" has alternate-exchange postroad\.([0-9a-f]{12}),")

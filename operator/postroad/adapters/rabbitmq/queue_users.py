@@ -12,8 +12,8 @@ from pydantic import BaseModel, BeforeValidator
 
 from postroad.adapters.rabbitmq.management import Management, Vhost
 from postroad.adapters.rabbitmq.topology import DELAYS
+from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers import QueueUser
 from postroad.errors import BrokerRefused, CredentialsRefused
 
 TAG = "management"

@@ -63,7 +63,7 @@ async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) 
 
 
 def _deep_audit(**options: Any) -> None:
-    from postroad.cli.pipeline.servers import audit
+    from postroad.cli.pipeline.live_queue import audit
 
     audit(**options)
 

@@ -85,7 +85,7 @@ async def size(queue: MailQueue, as_json: bool) -> None:
 
 
 def _ages_by_spark(**options: Any) -> None:
-    from postroad.cli.pipeline.servers import ages
+    from postroad.cli.pipeline.live_queue import ages
 
     ages(**options)
 
@@ -135,7 +135,7 @@ def _limit(limit: timedelta) -> str:
 
 def change_by_spark(change: EntryChange, verb: str) -> Callable[..., None]:
     def run(*, url: str, master: str, selector: Selector, as_json: bool) -> None:
-        from postroad.cli.pipeline.servers import change as change_entries
+        from postroad.cli.pipeline.live_queue import change as change_entries
 
         counted = change_entries(url, change, on_purpose(selector), master)
         asyncio.run(say_count(counted, as_json=as_json, verb=verb))

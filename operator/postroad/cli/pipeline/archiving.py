@@ -90,7 +90,7 @@ async def _archive(
         async with open_archived(request.url, settings, "name its lake with --lake") as queue:
             from postroad.pipeline.spark.columns import column_of
             from postroad.pipeline.spark.jobs import archiving
-            from postroad.pipeline.spark.reading import servers
+            from postroad.pipeline.spark.reading import spark_conf
 
             source = archiving.ArchivedTables(
                 view=queue.view,
@@ -99,10 +99,10 @@ async def _archive(
                 step=finest_window(queue.events),
                 row_lifetime=queue.row_lifetime,
                 timing=Timing(),
-                settings=servers.cassandra_settings(queue.cassandra, stores),
+                settings=spark_conf.cassandra_settings(queue.cassandra, stores),
             )
             place = archiving.LakePlace(
-                servers.lake_folder(queue.bucket, queue.name), servers.s3_settings(queue.s3)
+                spark_conf.lake_folder(queue.bucket, queue.name), spark_conf.s3_settings(queue.s3)
             )
             async with spark.spark_session(settings, stores, files, request.master) as session:
                 kept = column_of(settings.pipeline.addresses, key)

@@ -17,7 +17,7 @@ from postroad.controller.kubernetes.absences import PATIENCE, Absences
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.spec.queue_resource import cluster_of
-from postroad.domain.servers import Claim, Claimant
+from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.domain.values.instants import format_duration
 from postroad.ports.kubernetes import Kubernetes
 from postroad.ports.servers import ClaimRecord

@@ -7,7 +7,7 @@ from postroad.controller.cluster.plans import QueuePlace
 from postroad.controller.cluster.users import ClusterUsers
 from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.queues.names import BUCKET_CLAIM
-from postroad.domain.servers import Claim, Claimant
+from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.errors import BlobMissing
 from postroad.ports.blobs import Blobs
 from postroad.ports.servers import ClaimRecord

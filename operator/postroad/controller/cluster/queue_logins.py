@@ -32,7 +32,7 @@ from postroad.controller.kubernetes.api import ROTATE, SECRET, USER_SINCE
 from postroad.controller.pods.children import QUEUE, belongs_to, is_owned, owned_child
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.conditions import timestamp
-from postroad.domain.servers import QueueUser
+from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.values.instants import format_duration
 from postroad.errors import NameTaken
 from postroad.logins import LOGIN

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from postroad.domain.servers import QueueUser
+from postroad.domain.queues.broker_users import QueueUser
 
 
 class UserStep(Enum):

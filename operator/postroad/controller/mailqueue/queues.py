@@ -18,6 +18,7 @@ from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.facts import FactsReader, QueueFacts
 from postroad.controller.mailqueue.orphans import OrphanList
 from postroad.controller.mailqueue.plan import QueuePlan
+from postroad.controller.mailqueue.provisioning import SERVER_CONDITIONS, QueueServers
 from postroad.controller.mailqueue.queue_metrics import QueueMetrics
 from postroad.controller.mailqueue.scope import (
     LastReconcile,
@@ -27,7 +28,6 @@ from postroad.controller.mailqueue.scope import (
     decide,
     with_applied,
 )
-from postroad.controller.mailqueue.servers import SERVER_CONDITIONS, QueueServers
 from postroad.controller.reads import key_of
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.controller.status import conditions as condition

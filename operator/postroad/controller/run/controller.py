@@ -30,10 +30,10 @@ from postroad.controller.mailqueue.deletion import Deletion, retained
 from postroad.controller.mailqueue.engines import Engines
 from postroad.controller.mailqueue.facts import FactsReader
 from postroad.controller.mailqueue.orphans import OrphanList
+from postroad.controller.mailqueue.provisioning import QueueServers
 from postroad.controller.mailqueue.queue_metrics import MetricsSchedule, QueueMetrics
 from postroad.controller.mailqueue.queues import Queues
 from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
-from postroad.controller.mailqueue.servers import QueueServers
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import (
     OWN,

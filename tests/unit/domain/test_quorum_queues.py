@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.domain.servers import QuorumQueue, members_to_add, too_few_members
+from postroad.domain.queues.quorum_queues import QuorumQueue, members_to_add, too_few_members
 
 NODES = ["rabbit@a", "rabbit@b", "rabbit@c"]
 
