@@ -15,7 +15,7 @@ from postroad.domain.mail.mail import domain_of
 from postroad.domain.values.networks import Networks
 from postroad.routing.routes import AddressFamily, NoRoute, OwnNames, Route, RoutingPlan
 from postroad.routing.tables import RouteRequest, RoutingTable
-from postroad.worker.routing import RouteFinder
+from postroad.worker.route_finder import RouteFinder
 from support.dns_server import DnsServer, running
 from support.memory.clock import SeededRandomness
 

@@ -25,7 +25,7 @@ from postroad.routing.securing import (
 )
 from postroad.routing.tables import RouteRequest, RoutingTable
 from postroad.smtp.client.connections import SmtpConnector
-from postroad.worker.routing import RouteFinder
+from postroad.worker.route_finder import RouteFinder
 from support.connections import Events, a_job
 from support.dns_server import DnsServer, running
 from support.issuing import Issued, issue

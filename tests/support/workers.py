@@ -32,7 +32,7 @@ from postroad.smtp.client.connections import SmtpConnector
 from postroad.worker.consumer import Consumer
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.reporting import Reporting
-from postroad.worker.routing import RelayRoutes, Routes
+from postroad.worker.route_finder import RelayRoutes, Routes
 from postroad.worker.runner import SchedulerRunner
 
 A_HOP = NextHop("hop.example")

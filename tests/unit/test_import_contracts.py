@@ -31,7 +31,7 @@ WRONG = [
     ("signing/signatures.py", "time"),
     ("signing/signatures.py", "cryptography"),
     ("distributed/__init__.py", "pika"),
-    ("worker/routing.py", "dns.message"),
+    ("worker/route_finder.py", "dns.message"),
     ("distributed/__init__.py", "postroad.adapters.memory"),
     ("settings/__init__.py", "postroad.bootstrap"),
 ]

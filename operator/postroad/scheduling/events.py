@@ -50,7 +50,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class RoutingJob:
+class LookupJob:
     """One address to look up. `number` is unique among those that are under way; `mail` is None
     for a verification."""
 
@@ -74,7 +74,7 @@ class DeliveryJob:
 class LookupRequested:
     """An address is to be looked up."""
 
-    job: RoutingJob
+    job: LookupJob
 
 
 @dataclass(frozen=True, slots=True)

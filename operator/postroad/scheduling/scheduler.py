@@ -41,9 +41,9 @@ from postroad.scheduling.events import (
     Withdrawn,
     precedence_of,
 )
+from postroad.scheduling.lookups import Lookups
 from postroad.scheduling.queues import MailShare, SiteQueue
 from postroad.scheduling.ranking import SchedulerRules, may_grow
-from postroad.scheduling.routing import Routing
 from postroad.scheduling.trust import Trust
 from postroad.scheduling.waiting import Waiting
 
@@ -56,7 +56,7 @@ class Scheduler:
 
     def __init__(self, rules: SchedulerRules, pick: Pick) -> None:
         self._rules = rules
-        self._routing = Routing(rules)
+        self._lookups = Lookups(rules)
         self._destinations = Destinations(rules)
         self._chooser = Chooser(self._destinations, rules, pick)
         self._waiting = Waiting(rules, self._destinations.is_open, self._destinations.trust)
@@ -86,9 +86,9 @@ class Scheduler:
             self._pass_moments()
         match event:
             case LookupRequested(job):
-                self._routing.ask(job)
+                self._lookups.ask(job)
             case LookupFinished(number):
-                self._routing.answer(number)
+                self._lookups.finish(number)
             case Submitted(job):
                 self._submit(job)
             case Withdrawn(job):
@@ -106,7 +106,7 @@ class Scheduler:
             case Tick():
                 pass
         self._settle()
-        self._decisions += map(StartLookup, self._routing.start())
+        self._decisions += map(StartLookup, self._lookups.start())
         return self._decisions
 
     def _pass_moments(self) -> None:

@@ -42,7 +42,7 @@ from postroad.worker.jobs.route_lookups import RouteLookups
 from postroad.worker.jobs.screening import Screening
 from postroad.worker.jobs.site_book import SiteBook, shown_reply
 from postroad.worker.jobs.transmissions import ENDING, NO_TIME_LEFT, Transmissions
-from postroad.worker.routing import DeliveryRoute, Routes
+from postroad.worker.route_finder import DeliveryRoute, Routes
 from postroad.worker.sites.suppressing import Suppressing
 
 _log = logger("worker")

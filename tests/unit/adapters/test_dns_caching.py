@@ -11,7 +11,7 @@ from postroad.adapters.dns import MAX_TTL, CachingResolver
 from postroad.routing.answers import NOT_KEPT, Answer, AnswerKind, Question, RecordType
 from postroad.routing.routes import RoutingPlan
 from postroad.routing.tables import RouteRequest, RoutingTable
-from postroad.worker.routing import RouteFinder
+from postroad.worker.route_finder import RouteFinder
 from support.memory.clock import ManualClock, SeededRandomness, settle
 from support.memory.connections import MemoryResolver
 

@@ -11,7 +11,7 @@ from postroad.cli.processes.routes_by_settings import RoutesBySettings
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.errors import InvalidSettings
 from postroad.routing.tables import RouteRequest
-from postroad.worker.routing import DeliveryRoute
+from postroad.worker.route_finder import DeliveryRoute
 from support.dns_server import DnsServer, running
 
 ONE = RouteRequest("one.example")

@@ -10,7 +10,7 @@ from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.networks import Networks
 from postroad.routing.routes import OwnNames, RoutingPlan
 from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
-from postroad.worker.routing import RouteFinder
+from postroad.worker.route_finder import RouteFinder
 from support.memory.clock import SeededRandomness
 from support.memory.connections import MemoryResolver
 

@@ -25,7 +25,7 @@ from postroad.routing.tables import (
     SenderPatterns,
     SmartHost,
 )
-from postroad.worker.routing import RouteFinder
+from postroad.worker.route_finder import RouteFinder
 from support.memory.clock import SeededRandomness
 from support.memory.connections import MemoryResolver
 

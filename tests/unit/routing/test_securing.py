@@ -17,7 +17,7 @@ from postroad.routing.securing import (
     secured,
 )
 from postroad.routing.tables import RouteRequest, RoutingTable
-from postroad.worker.routing import RouteFinder
+from postroad.worker.route_finder import RouteFinder
 from support.memory.clock import SeededRandomness
 from support.memory.connections import MemoryResolver
 

@@ -17,12 +17,12 @@ from postroad.scheduling.events import (
     Established,
     Finished,
     LookupFinished,
+    LookupJob,
     LookupRequested,
     NotOpened,
     OpenConnection,
     Pipelined,
     Precedence,
-    RoutingJob,
     Site,
     StartLookup,
     Submitted,
@@ -53,7 +53,7 @@ def test_look_ups_start_as_routers_become_free_beside_deliveries() -> None:
     """Source: SC-1."""
     it = scheduler(routers=2, connections=1)
 
-    asked = [it.on(LookupRequested(RoutingJob(number, "a mail")), 0) for number in (1, 2, 3)]
+    asked = [it.on(LookupRequested(LookupJob(number, "a mail")), 0) for number in (1, 2, 3)]
 
     assert asked == [[StartLookup(1)], [StartLookup(2)], []]
     assert it.on(job(1), 0) == [OpenConnection(1, "a"), Assign(1, 1)]

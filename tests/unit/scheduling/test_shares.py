@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from postroad.scheduling.events import Precedence, RoutingJob
+from postroad.scheduling.events import LookupJob, Precedence
+from postroad.scheduling.lookups import Lookups
 from postroad.scheduling.ranking import Order, SchedulerRules, ShareLimits, may_grow
-from postroad.scheduling.routing import Routing
 
 
 @pytest.mark.parametrize(
@@ -30,31 +30,31 @@ def limits(least: int, scale: float = 10) -> Mapping[Precedence, ShareLimits]:
     return dict.fromkeys(Precedence, ShareLimits(least, scale))
 
 
-def filled(routing: Routing, mails: int, jobs: int) -> dict[str, int]:
+def filled(lookups: Lookups, mails: int, jobs: int) -> dict[str, int]:
     """Ask for lookups of these mails, one mail after the other; return who has how many."""
     for mail in range(mails):
-        ask(routing, f"m{mail}", jobs)
-    return working(routing)
+        ask(lookups, f"m{mail}", jobs)
+    return working(lookups)
 
 
-def ask(routing: Routing, mail: str | None, jobs: int, priority: int = 0) -> list[int]:
+def ask(lookups: Lookups, mail: str | None, jobs: int, priority: int = 0) -> list[int]:
     first = ask.__dict__.setdefault("next", 0)
     ask.__dict__["next"] += jobs
     for number in range(first, first + jobs):
-        routing.ask(RoutingJob(number, mail, priority))
-    return routing.start()
+        lookups.ask(LookupJob(number, mail, priority))
+    return lookups.start()
 
 
-def working(routing: Routing) -> dict[str, int]:
-    return {str(share.mail): share.working for share in routing._shares.values() if share.working}
+def working(lookups: Lookups) -> dict[str, int]:
+    return {str(share.mail): share.working for share in lookups._shares.values() if share.working}
 
 
 @pytest.mark.parametrize(("workers", "most"), [(11, 10), (100, 91), (1000, 910)])
 def test_one_mail_gets_ten_elevenths_of_an_idle_system(workers: int, most: int) -> None:
     """Source: SC-7."""
-    routing = Routing(SchedulerRules(routers=workers, limits=limits(1)))
+    lookups = Lookups(SchedulerRules(routers=workers, limits=limits(1)))
 
-    assert filled(routing, 1, 2000) == {"m0": most}
+    assert filled(lookups, 1, 2000) == {"m0": most}
 
 
 @pytest.mark.parametrize(("least", "second"), [(1, 82), (10, 82), (100, 90)])
@@ -62,62 +62,62 @@ def test_a_second_mail_gets_what_is_free_as_far_as_its_limits_let_it(
     least: int, second: int
 ) -> None:
     """Source: SC-8."""
-    routing = Routing(SchedulerRules(routers=1000, limits=limits(least)))
+    lookups = Lookups(SchedulerRules(routers=1000, limits=limits(least)))
 
-    assert filled(routing, 2, 2000) == {"m0": 910, "m1": second}
+    assert filled(lookups, 2, 2000) == {"m0": 910, "m1": second}
 
 
 def test_a_second_mail_takes_over_as_jobs_of_the_first_end() -> None:
-    routing = Routing(SchedulerRules(routers=100, limits=limits(1)))
-    first, second = ask(routing, "a", 1000), ask(routing, "b", 1000)
+    lookups = Lookups(SchedulerRules(routers=100, limits=limits(1)))
+    first, second = ask(lookups, "a", 1000), ask(lookups, "b", 1000)
     assert (len(first), len(second)) == (91, 9)
 
     for job in first:
-        routing.answer(job)
-        routing.start()
+        lookups.finish(job)
+        lookups.start()
 
-    assert working(routing) == {"a": 48, "b": 48}
+    assert working(lookups) == {"a": 48, "b": 48}
 
 
 def test_the_mail_with_the_fewest_look_ups_under_way_is_next_then_the_first() -> None:
-    routing = Routing(SchedulerRules(routers=2, limits=limits(5)))
-    begun = ask(routing, "a", 9)
-    ask(routing, "b", 9)
-    ask(routing, "c", 9)
+    lookups = Lookups(SchedulerRules(routers=2, limits=limits(5)))
+    begun = ask(lookups, "a", 9)
+    ask(lookups, "b", 9)
+    ask(lookups, "c", 9)
 
-    routing.answer(begun[0])
-    routing.start()
+    lookups.finish(begun[0])
+    lookups.start()
 
-    assert working(routing) == {"a": 1, "b": 1}
+    assert working(lookups) == {"a": 1, "b": 1}
 
 
 def test_in_list_order_the_first_mail_that_may_grow_is_next() -> None:
     """Source: SC-9."""
     rules = SchedulerRules(routers=4, order=Order.AS_LISTED, limits=limits(2, 0))
-    routing = Routing(rules)
-    begun = [*ask(routing, "a", 9), *ask(routing, "b", 9)]
-    ask(routing, "c", 9)
-    assert working(routing) == {"a": 2, "b": 2}
+    lookups = Lookups(rules)
+    begun = [*ask(lookups, "a", 9), *ask(lookups, "b", 9)]
+    ask(lookups, "c", 9)
+    assert working(lookups) == {"a": 2, "b": 2}
 
-    routing.answer(begun[0])
-    routing.start()
-    assert working(routing) == {"a": 2, "b": 2}, "c waits behind it for ever"
+    lookups.finish(begun[0])
+    lookups.start()
+    assert working(lookups) == {"a": 2, "b": 2}, "c waits behind it for ever"
 
-    limited = Routing(SchedulerRules(routers=9, order=Order.AS_LISTED, limits=limits(2, 0)))
+    limited = Lookups(SchedulerRules(routers=9, order=Order.AS_LISTED, limits=limits(2, 0)))
     assert filled(limited, 3, 9) == {"m0": 2, "m1": 2, "m2": 2}, "those at their limit are passed"
 
 
 def test_transactional_mail_goes_before_bulk() -> None:
-    routing = Routing(SchedulerRules(routers=1, limits=limits(5)))
-    begun = ask(routing, "under way", 1)
-    ask(routing, "bulk", 1, priority=-1)
-    ask(routing, "ordinary", 1)
-    ask(routing, "transactional", 1, priority=1)
+    lookups = Lookups(SchedulerRules(routers=1, limits=limits(5)))
+    begun = ask(lookups, "under way", 1)
+    ask(lookups, "bulk", 1, priority=-1)
+    ask(lookups, "ordinary", 1)
+    ask(lookups, "transactional", 1, priority=1)
     order: list[str] = []
     while begun:
-        routing.answer(begun[0])
-        begun = routing.start()
-        order += working(routing)
+        lookups.finish(begun[0])
+        begun = lookups.start()
+        order += working(lookups)
 
     assert order == ["transactional", "ordinary", "bulk"]
 
@@ -126,21 +126,21 @@ def test_verifications_are_one_mail_with_limits_of_its_own() -> None:
     """Source: SC-26."""
     rules = SchedulerRules(routers=100)
     own = rules.limits[Precedence.VERIFICATION]
-    routing = Routing(rules)
+    lookups = Lookups(rules)
 
-    begun = ask(routing, None, 10_000)
+    begun = ask(lookups, None, 10_000)
 
     assert len(begun) == own.max_message_concurrency
-    assert len(ask(routing, "a mail", 1)) == 1
+    assert len(ask(lookups, "a mail", 1)) == 1
 
 
 def test_an_answer_that_comes_twice_frees_one_router() -> None:
-    routing = Routing(SchedulerRules(routers=1, limits=limits(5)))
-    (job,) = ask(routing, "a", 1)
-    routing.answer(job)
-    routing.answer(job)
+    lookups = Lookups(SchedulerRules(routers=1, limits=limits(5)))
+    (job,) = ask(lookups, "a", 1)
+    lookups.finish(job)
+    lookups.finish(job)
 
-    assert len(ask(routing, "b", 2)) == 1
+    assert len(ask(lookups, "b", 2)) == 1
 
 
 def test_the_usual_rules_are_those_of_the_source() -> None:

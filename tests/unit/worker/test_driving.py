@@ -22,7 +22,7 @@ from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.settings import Settings
 from postroad.worker.consumer import Consumer
-from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
+from postroad.worker.route_finder import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
 from postroad.worker.runner import FAILING
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.memory.clock import SeededRandomness, settle

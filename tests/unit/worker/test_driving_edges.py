@@ -19,7 +19,7 @@ from postroad.routing.tables import RouteRequest
 from postroad.scheduling.events import Decision, Event, NotOpened
 from postroad.worker.jobs.deliveries import UNEXPECTED, Deliverer
 from postroad.worker.jobs.transmissions import KEPT_WHILE_WAITING, NO_TIME_LEFT
-from postroad.worker.routing import DeliveryRoute
+from postroad.worker.route_finder import DeliveryRoute
 from postroad.worker.runner import NO_ROUTER
 from support.memory.clock import settle
 from support.workers import A_HOP

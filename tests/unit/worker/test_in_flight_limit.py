@@ -12,7 +12,7 @@ from postroad.scheduling.events import Site
 from postroad.worker.jobs.admission import InFlightLimit, failing_site_quota, is_nearly_full
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, OpenJob
-from postroad.worker.routing import DeliveryRoute
+from postroad.worker.route_finder import DeliveryRoute
 from support.workers import A_HOP
 
 

@@ -33,7 +33,7 @@ from postroad.worker.consumer import Consumer
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.worker_connections import WorkerConnection
-from postroad.worker.routing import RelayRoutes
+from postroad.worker.route_finder import RelayRoutes
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.memory.clock import ManualClock, SeededRandomness, settle

@@ -11,7 +11,7 @@ import pytest
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.worker.jobs.job_table import LeaseOver, OpenJob
-from postroad.worker.routing import RelayRoutes
+from postroad.worker.route_finder import RelayRoutes
 
 KEPT = (b"content", None)
 

@@ -16,8 +16,8 @@ from postroad.routing.tables import (
     SenderPatterns,
     SmartHost,
 )
-from postroad.worker import routing
-from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
+from postroad.worker import route_finder
+from postroad.worker.route_finder import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
 from support.memory.clock import ManualClock, SeededRandomness
 from support.memory.connections import MemoryResolver
 
@@ -42,7 +42,7 @@ async def test_a_route_is_found_once_for_all_senders_where_no_rule_asks_for_them
     assert isinstance(found, DeliveryRoute)
     assert routes.known(RouteRequest("one.example", "other@x.example")) is found
     assert len(resolver.asked) == asked
-    clock.jump(routing.MAX_KEPT_FOR)
+    clock.jump(route_finder.MAX_KEPT_FOR)
     assert routes.known(ONE) is None
 
 
@@ -75,7 +75,7 @@ async def test_no_more_routes_are_kept_than_there_is_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     routes, _, _ = routes_by(RoutingTable())
-    monkeypatch.setattr(routing, "MAX_KEPT", 2)
+    monkeypatch.setattr(route_finder, "MAX_KEPT", 2)
     requests = [RouteRequest(f"{number}.example") for number in range(3)]
 
     await asyncio.gather(*map(routes.find, requests))

@@ -35,7 +35,7 @@ from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
 from postroad.worker.jobs.admission import AdmissionGate
 from postroad.worker.jobs.deliveries import Deliverer
-from postroad.worker.routing import RelayRoutes
+from postroad.worker.route_finder import RelayRoutes
 from postroad.worker.runner import MAX_GOODBYE, SchedulerRunner
 from postroad.worker.sites.control import FlushAnswers, SiteControl
 from postroad.worker.sites.rate_limiter import RateLimiter, held_of

@@ -11,7 +11,7 @@ from postroad.ports.delivery import Resolver, StsPolicies
 from postroad.routing.answers import Answer, Question
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
-from postroad.worker.routing import DeliveryRoute, FoundRoutes, RouteFinder
+from postroad.worker.route_finder import DeliveryRoute, FoundRoutes, RouteFinder
 
 
 class RoutesBySettings:

@@ -26,7 +26,7 @@ from postroad.ports.delivery import Topic
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import NULL_SENDER, RouteRequest
 from postroad.settings import from_environment
-from postroad.worker.routing import RouteFinder
+from postroad.worker.route_finder import RouteFinder
 
 _EXIT_CODES = {OutcomeKind.FAILED: FAILED, OutcomeKind.DEFERRED: TRY_AGAIN}
 

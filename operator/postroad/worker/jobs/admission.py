@@ -14,7 +14,7 @@ from postroad.domain.mail.mail import Outcome
 from postroad.ports.clock import Clock
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, OpenJob
-from postroad.worker.routing import DeliveryRoute
+from postroad.worker.route_finder import DeliveryRoute
 from postroad.worker.sites.control import SiteControl
 from postroad.worker.sites.rate_limiter import RateLimiter
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.scheduling.events import Site
-from postroad.worker.routing import DeliveryRoute
+from postroad.worker.route_finder import DeliveryRoute
 
 MAX_REMEMBERED = 20_000
 """Recipients of mails; those that were deferred longest ago are forgotten first."""

@@ -18,7 +18,7 @@ from postroad.telemetry.logs import logger
 from postroad.worker.jobs.deliveries import UNEXPECTED
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.route_lookups import RouteLookups
-from postroad.worker.routing import DeliveryRoute
+from postroad.worker.route_finder import DeliveryRoute
 
 
 class LeaseOver(Exception):

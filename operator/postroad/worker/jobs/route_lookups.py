@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from postroad.domain.mail.mail import Outcome, domain_of
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
-from postroad.scheduling.events import LookupFinished, LookupRequested, RoutingJob, Site
+from postroad.scheduling.events import LookupFinished, LookupJob, LookupRequested, Site
 from postroad.telemetry.logs import logger
 from postroad.worker.jobs.item_progress import ItemProgress
-from postroad.worker.routing import DeliveryRoute, Routes
+from postroad.worker.route_finder import DeliveryRoute, Routes
 
 _log = logger("worker")
 
@@ -72,7 +72,7 @@ class RouteLookups:
         self, ledger: ItemProgress, name: str, request: RouteRequest, recipients: tuple[str, ...]
     ) -> None:
         """Let a lookup wait."""
-        job = RoutingJob(next(self._numbers), name, ledger.item.mail.priority)
+        job = LookupJob(next(self._numbers), name, ledger.item.mail.priority)
         # Before the event, by which it may begin: unknown, it seems to wait, and is deferred.
         self._asked[job.number] = _Lookup(ledger, request, recipients)
         ledger.open_jobs.add(job.number)

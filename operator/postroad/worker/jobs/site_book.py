@@ -11,7 +11,7 @@ from postroad.domain.smtp.bounces import bounce_of
 from postroad.domain.values.instants import rfc3339
 from postroad.scheduling.destination_records import DestinationView
 from postroad.worker.jobs.job_table import OpenJob
-from postroad.worker.routing import DeliveryRoute
+from postroad.worker.route_finder import DeliveryRoute
 
 MAX_SITES = 10_000
 

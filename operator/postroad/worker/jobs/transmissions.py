@@ -38,7 +38,7 @@ from postroad.worker.jobs.deliveries import Deliverer, ids_of
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, LeaseOver, OpenJob, Withdrawals, deferred_by
 from postroad.worker.jobs.worker_connections import WorkerConnection, WorkerConnections
-from postroad.worker.routing import DeliveryRoute
+from postroad.worker.route_finder import DeliveryRoute
 
 _log = logger("worker")
 

@@ -6,11 +6,11 @@ Source: SC-1, SC-2, SC-9, SC-26; AMB-14.
 
 from itertools import count
 
-from postroad.scheduling.events import Precedence, RoutingJob, precedence_of
+from postroad.scheduling.events import LookupJob, Precedence, precedence_of
 from postroad.scheduling.ranking import Contest, SchedulerRules, Share
 
 
-class RoutingShare(Share):
+class LookupShare(Share):
     """The share of a mail with addresses to look up."""
 
     __slots__ = ("mail", "waiting")
@@ -21,29 +21,29 @@ class RoutingShare(Share):
         self.waiting: list[int] = []
 
 
-class Routing:
+class Lookups:
     """The lookups that wait, and those that are under way."""
 
     def __init__(self, rules: SchedulerRules) -> None:
         self._free = rules.routers
-        self._contests: dict[Precedence, Contest[RoutingShare]] = {
+        self._contests: dict[Precedence, Contest[LookupShare]] = {
             each: Contest(rules.order, rules.limits[each]) for each in Precedence
         }
-        self._shares: dict[str | None, RoutingShare] = {}
-        self._under_way: dict[int, RoutingShare] = {}
+        self._shares: dict[str | None, LookupShare] = {}
+        self._under_way: dict[int, LookupShare] = {}
         self._numbers = count()
 
-    def ask(self, job: RoutingJob) -> None:
+    def ask(self, job: LookupJob) -> None:
         """Let a lookup wait."""
         share = self._shares.get(job.mail)
         if share is None:
             precedence = precedence_of(job.mail, job.priority)
-            share = RoutingShare(next(self._numbers), precedence, job.mail)
+            share = LookupShare(next(self._numbers), precedence, job.mail)
             self._shares[job.mail] = share
         share.waiting.append(job.number)
         self._contests[share.precedence].enter(share)
 
-    def answer(self, job: int) -> None:
+    def finish(self, job: int) -> None:
         """Take a lookup off its router."""
         share = self._under_way.pop(job, None)
         if share is None:
