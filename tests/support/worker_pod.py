@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from postroad.controller.pods.children import wanted_children
+from postroad.controller.pods.manifests import wanted_children
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.delivery_settings.delivery import DeliveryFileSettings

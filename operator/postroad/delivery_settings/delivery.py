@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from postroad.delivery_settings.hops import Hop, HostLookUp
-from postroad.delivery_settings.limits import LimitSettings
+from postroad.delivery_settings.rate_limits import RateLimitSettings
 from postroad.delivery_settings.routing import RoutingSettings, relay_rule
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.delivery_settings.signing import DomainSigning
@@ -30,7 +30,7 @@ class DeliverySettings(DeliverySection):
     """DKIM signatures (RFC 6376), by the domain of the field `From`. Mail of other domains is not
     signed."""
 
-    limits: Annotated[tuple[LimitSettings, ...], Field(max_length=100)] = ()
+    limits: Annotated[tuple[RateLimitSettings, ...], Field(max_length=100)] = ()
     """Number of mails that go in a minute, by all workers of the queue together. A mail is under
     each limit that matches it."""
 

@@ -12,7 +12,7 @@ from postroad.controller.kubernetes.api import CONFIGURATION_HASH
 from postroad.controller.kubernetes.drift import is_current, with_hash
 from postroad.controller.kubernetes.strategic_merge import merged
 from postroad.controller.mailqueue.workloads import shortage
-from postroad.controller.pods.children import wanted_children
+from postroad.controller.pods.manifests import wanted_children
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.parts import AllowedNamespaces, allows
 from postroad.controller.spec.queue_resource import PodContext, Queue

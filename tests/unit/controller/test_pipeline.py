@@ -24,7 +24,7 @@ from postroad.controller.kubernetes.api import (
     SERVICE_ACCOUNT,
 )
 from postroad.controller.kubernetes.drift import is_current
-from postroad.controller.pods.children import declared_hash
+from postroad.controller.pods.manifests import declared_hash
 from postroad.controller.pods.pipeline_children import (
     EXECUTORS_FILE,
     TEMPLATE_FILE,

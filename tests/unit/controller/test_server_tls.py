@@ -11,7 +11,7 @@ import pytest
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.controller.credentials import read_credentials, server_settings
 from postroad.controller.kubernetes.api import CONFIG_MAP, MAIL_QUEUE, QUEUE_CLUSTER, SECRET
-from postroad.controller.pods.children import wanted_children
+from postroad.controller.pods.manifests import wanted_children
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.errors import CertificateUnusable

@@ -18,7 +18,7 @@ from postroad.controller.cluster.health import MAX_VERSION
 from postroad.controller.cluster.operator_assignment import MAX_WATCHED, watched_namespaces
 from postroad.controller.mailqueue.deletion_progress import DeletionProgress, why
 from postroad.controller.mailqueue.pipeline_runs import summary
-from postroad.controller.pods.children import WORKER, selector
+from postroad.controller.pods.manifests import WORKER, selector
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.conditions import bad, shortened

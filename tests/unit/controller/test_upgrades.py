@@ -10,7 +10,7 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD, QUEUE_CLUSTER
-from postroad.controller.pods import children
+from postroad.controller.pods import manifests
 from postroad.controller.pods.pods import pod_template
 from postroad.controller.pods.upgrades import is_rolling
 from postroad.errors import KubernetesUnavailable

@@ -29,7 +29,7 @@ from postroad.controller.cluster.user_rotation import (
 )
 from postroad.controller.kubernetes.actions import log_action, log_repair
 from postroad.controller.kubernetes.api import ROTATE, SECRET, USER_SINCE
-from postroad.controller.pods.children import QUEUE, belongs_to, is_owned, owned_child
+from postroad.controller.pods.manifests import QUEUE, belongs_to, is_owned, owned_child
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.conditions import timestamp
 from postroad.domain.queues.broker_users import QueueUser

@@ -14,7 +14,7 @@ from postroad.controller.kubernetes.api import (
     ROLE_BINDING,
 )
 from postroad.controller.kubernetes.drift import ApplyAnswers, repair_of, rewritten_fields
-from postroad.controller.pods.children import INTAKE, QUEUE, WORKER, Child, belongs_to
+from postroad.controller.pods.manifests import INTAKE, QUEUE, WORKER, Child, belongs_to
 from postroad.controller.pods.pipeline_children import PIPELINE
 from postroad.controller.reads import owner_of, version_of
 from postroad.controller.spec.queue_resource import Queue

@@ -33,7 +33,7 @@ from postroad.controller.mailqueue.workloads import (
     workloads_report,
 )
 from postroad.controller.pods.autoscalers import keeps_replicas
-from postroad.controller.pods.children import QUEUE, WORKER, Child, paced_children
+from postroad.controller.pods.manifests import QUEUE, WORKER, Child, paced_children
 from postroad.controller.pods.delivery_files import read_of_workers
 from postroad.controller.pods.pipeline_children import PIPELINE, pipeline_children
 from postroad.controller.pods.upgrades import Upgrades, is_rolling

@@ -7,7 +7,7 @@ from typing import Any
 from postroad.controller.kubernetes.api import DEPLOYMENT
 from postroad.controller.mailqueue.applying import AppliedPart
 from postroad.controller.mailqueue.plan import WorkloadsPlan
-from postroad.controller.pods.children import INTAKE, QUEUE, WORKER, selector
+from postroad.controller.pods.manifests import INTAKE, QUEUE, WORKER, selector
 from postroad.controller.reads import as_child
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.mailqueue import MailQueueSpec, Workers

@@ -11,7 +11,7 @@ from typing import Any
 from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_of, with_hash
 from postroad.controller.kubernetes.strategic_merge import merged
-from postroad.controller.pods.children import Child, labels, owned_child
+from postroad.controller.pods.manifests import Child, labels, owned_child
 from postroad.controller.pods.pods import CONTAINER_SECURITY, POD_SECURITY, server_files
 from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.pipeline import ADDRESS_KEY, OF_THE_SERVERS, JobSpec, Pipeline

@@ -10,7 +10,7 @@ from postroad.domain.delivery.paces import LimitedBy, LimitRule
 from postroad.domain.values.api_names import BY_API_NAME
 
 
-class LimitSettings(DeliverySection):
+class RateLimitSettings(DeliverySection):
     """One limit: how many mails a minute go to what it matches, by all workers of the queue
     together."""
 
