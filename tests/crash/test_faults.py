@@ -16,7 +16,7 @@ from crash.lossy import Disk, Event, LossyFiles, Name
 from crash.script import Phase, aging, changing_minds, crowd
 from crash.world import Outside, check, opened, start
 from postroad.embedded.log.lanes import LaneLog
-from postroad.embedded.repair.verification import dump, verify
+from postroad.embedded.offline_tools.verification import dump, verify
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
 from support.memory.clock import ManualClock

@@ -12,10 +12,10 @@ from crash.cuts import disks_after
 from crash.lossy import Bytes, Disk, LossyFile, LossyFiles
 from crash.world import OPTIONS, ROOT, Inline, Outside, opened, start
 from postroad.embedded.log.layout import Layout
+from postroad.embedded.offline_tools.log_salvage import PAGE
+from postroad.embedded.offline_tools.rebuild import COMPLETE, Rebuilt, rebuild
+from postroad.embedded.offline_tools.verification import verify
 from postroad.embedded.opening import describe
-from postroad.embedded.repair.log_salvage import PAGE
-from postroad.embedded.repair.rebuild import COMPLETE, Rebuilt, rebuild
-from postroad.embedded.repair.verification import verify
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import StoreFailed, StoreFull

@@ -21,9 +21,9 @@ from postroad.embedded.log.layout import Layout
 from postroad.embedded.log.options import KEPT_OPEN, FreeSpace, StoreLimits, StoreOptions
 from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.embedded.mail_queue import EmbeddedQueue
+from postroad.embedded.offline_tools.rebuild import Rebuilt, rebuild
+from postroad.embedded.offline_tools.verification import StoreReport, dump, verify
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.repair.rebuild import Rebuilt, rebuild
-from postroad.embedded.repair.verification import StoreReport, dump, verify
 from postroad.embedded.rpc.receiver import SpoolReceiver
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance

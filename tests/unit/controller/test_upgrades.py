@@ -199,7 +199,7 @@ def test_templates_of_a_newer_operator_are_paced_too(monkeypatch: pytest.MonkeyP
     async def scene() -> None:
         async with running_controller(image=OLD) as first:
             await declare(first, 0, image=OLD)
-        monkeypatch.setattr(children, "pod_template", newer)
+        monkeypatch.setattr(manifests, "pod_template", newer)
         async with upgraded(first) as second:
             await move(60)
             assert rolled(second) == 0

@@ -33,7 +33,7 @@ from postroad.embedded.log.records import DeliveryKind, FinishKind
 from postroad.embedded.log.segments import Header, Segment
 from postroad.embedded.log.slots import SLOT_BYTES, Checkpoint, LaneState
 from postroad.embedded.log.spool_files import SpoolHeader
-from postroad.embedded.repair import log_salvage
+from postroad.embedded.offline_tools import log_salvage
 from postroad.embedded.rpc import rpc, serving
 from postroad.embedded.store import administration, engine, maintenance
 from postroad.errors import StoreDamaged, StoreFailed

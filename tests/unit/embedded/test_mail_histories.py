@@ -9,7 +9,7 @@ import pytest
 from contract.queue_harness import plain_mail
 from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.records import DeliveryKind, DeliveryRecord
-from postroad.embedded.repair.log_salvage import MailHistory
+from postroad.embedded.offline_tools.log_salvage import MailHistory
 
 MAIL_ID = bytes(15) + b"m"
 LAST = EnvelopeRecord(MAIL_ID, bytes(16), 7, 3, plain_mail().envelope, (5,), 1, 1, 5)

@@ -34,8 +34,8 @@ from postroad.embedded.log.records import (
 )
 from postroad.embedded.log.segments import Segment
 from postroad.embedded.log.slots import Checkpoint
-from postroad.embedded.repair import log_salvage, verification
-from postroad.embedded.repair.log_salvage import MailHistory
+from postroad.embedded.offline_tools import log_salvage, verification
+from postroad.embedded.offline_tools.log_salvage import MailHistory
 from postroad.embedded.store.recovery import Replay, Work, resumed
 from postroad.errors import StoreDamaged
 

@@ -11,8 +11,8 @@ from pathlib import PurePath
 
 from postroad.embedded.log.layout import Layout, segment_of
 from postroad.embedded.log.slots import Checkpoint, write_checkpoint
-from postroad.embedded.repair.log_salvage import salvage_log
-from postroad.embedded.repair.spool_scan import SpoolScan
+from postroad.embedded.offline_tools.log_salvage import salvage_log
+from postroad.embedded.offline_tools.spool_scan import SpoolScan
 from postroad.embedded.store.archive import name_lost
 from postroad.embedded.store.engine import Engine
 from postroad.ports.files import Files

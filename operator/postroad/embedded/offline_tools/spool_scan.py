@@ -18,7 +18,7 @@ from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.layout import NEW, Layout
 from postroad.embedded.log.slots import slots_on_disk
 from postroad.embedded.log.spool_files import FREE, SpoolFiles, SpoolHeader
-from postroad.embedded.repair.log_salvage import SPOOL_FILE, MailHistory, SalvagedLog
+from postroad.embedded.offline_tools.log_salvage import SPOOL_FILE, MailHistory, SalvagedLog
 from postroad.embedded.store.recovery import ALL_FINISHED, as_dead_letter, with_recipients
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.files import Files

@@ -1,0 +1,1 @@
+"""The commands on a store that no process has open: verify, dump, rebuild."""

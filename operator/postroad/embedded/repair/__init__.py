@@ -1,1 +1,0 @@
-"""Verification of a store, and a rebuild from its mails."""
