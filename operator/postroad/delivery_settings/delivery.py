@@ -78,7 +78,7 @@ class DeliveryFileSettings(DeliverySettings):
     unless `lookUp: MX` leads to its servers."""
 
     @model_validator(mode="after")
-    def _names_one_way(self) -> DeliveryFileSettings:
+    def _names_one_target(self) -> DeliveryFileSettings:
         if self.relay is not None and self.routing is not None:
             raise ValueError(
                 "mail goes either to the relay or by the routing: leave one of them out; a rule of"

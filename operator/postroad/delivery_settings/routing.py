@@ -62,7 +62,7 @@ class RouteRule(DeliverySection):
     """Smart hosts."""
 
     @model_validator(mode="after")
-    def _names_one_way(self) -> RouteRule:
+    def _names_one_target(self) -> RouteRule:
         if (self.mx is None) == (self.hops is None):
             raise ValueError("give either mx ({} for the defaults) or hops, a list of smart hosts")
         for each in self.tiers():

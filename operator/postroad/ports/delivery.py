@@ -215,7 +215,7 @@ class Topic(StrEnum):
     """By worker: the limits by rate that it has mail for."""
 
     REROUTES = "reroutes"
-    """By site or domain: its mail goes another way."""
+    """By site or domain: its mail goes elsewhere."""
 
     FLUSHES = "flushes"
     """By site: it is to be tried now."""

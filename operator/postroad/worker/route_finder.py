@@ -33,7 +33,7 @@ MAX_KEPT = 10_000
 
 class RouteFinder:
     """Finds routes by one plan. Safe to use concurrently. `sts` finds the policies of domains;
-    None: there are none. `reroutes`: the mail that goes another way now."""
+    None: there are none. `reroutes`: the mail that goes elsewhere now."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Routes(Protocol):
 class RelayRoutes:
     """All mail goes to one next hop, whose name the system's resolver looks up: it may be in
     /etc/hosts, or be a name that the search domains of a pod complete. `name`: of what is no
-    server of mail. `reroutes`: the mail that goes another way now; there are no rules."""
+    server of mail. `reroutes`: the mail that goes elsewhere now; there are no rules."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class FoundRoutes:
         self._kept: dict[RouteRequest, tuple[DeliveryRoute | NoRoute, timedelta]] = {}
 
     def forget(self) -> None:
-        """Find all routes anew: mail goes another way now."""
+        """Find all routes anew: mail goes elsewhere now."""
         self._kept = {}  # another one: see `find`
 
     def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:

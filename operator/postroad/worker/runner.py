@@ -174,9 +174,9 @@ class SchedulerRunner:
         if self._gate.is_shut(ledger, route, recipients):
             return
         most = route.most_recipients(ledger.item.mail.sender)
-        for way, together in self._deferrals.routes(ledger.item.mail_id, route, recipients):
+        for by, together in self._deferrals.routes(ledger.item.mail_id, route, recipients):
             for each in chunks_of(together, most):
-                self._submit_job(ledger, way, each)
+                self._submit_job(ledger, by, each)
 
     def _submit_job(
         self, ledger: ItemProgress, route: DeliveryRoute, recipients: tuple[str, ...]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from postroad import HandedMail, Mail, Outcome, open_queue
 from postroad.bootstrap import suppression_list_of
-from postroad.cli.processes.delivering import deliver, way_and_file
+from postroad.cli.processes.delivering import deliver, target_and_file
 from postroad.cli.processes.long_running import Process
 from postroad.domain.delivery.suppressed import by_administrator
 from postroad.ports.mail_queue import MailQueue
@@ -46,7 +46,7 @@ async def a_worker(file: Path) -> AsyncIterator[MailQueue]:
         )
         await suppression_list_of(queue).add("", [entry])
         this = Process(Readiness(), asyncio.Event(), timedelta(seconds=5), queue)
-        running = asyncio.create_task(deliver(this, settings, *way_and_file(settings)))
+        running = asyncio.create_task(deliver(this, settings, *target_and_file(settings)))
         try:
             yield queue
         finally:

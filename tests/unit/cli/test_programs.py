@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.delivery.programs import open_webhook
-from postroad.bootstrap.delivery.ways import rules_of, way_of, window_of
+from postroad.bootstrap.delivery.targets import rules_of, target_of, window_of
 from postroad.cli import main
 from postroad.cli.processes.delivery_options import with_delivery
 from postroad.domain.delivery.webhooks import WebhookAddress
@@ -26,12 +26,12 @@ def settings(**more: object) -> Settings:
 
 def test_a_function_is_imported_by_its_name() -> None:
     for name in ("posixpath:join", "python:posixpath:join", "pathlib:Path.cwd"):
-        way = way_of(settings(function_name=name))
-        assert isinstance(way, HandlerFunction)
-        assert callable(way.call)
+        target = target_of(settings(function_name=name))
+        assert isinstance(target, HandlerFunction)
+        assert callable(target.call)
     few = with_delivery(Settings(), 2, None, {})
-    assert window_of(few, way) == rules_of(few, way).connections == 2
-    assert rules_of(few, way).longest_queue == 1
+    assert window_of(few, target) == rules_of(few, target).connections == 2
+    assert rules_of(few, target).longest_queue == 1
 
 
 @pytest.mark.parametrize(
@@ -53,27 +53,27 @@ def test_a_function_that_cannot_be_imported_is_refused_at_the_start(
     (tmp_path / "broken_module.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InvalidSettings, match=problem):
-        way_of(settings(function_name=name))
+        target_of(settings(function_name=name))
 
 
 def test_a_webhook_needs_its_secret(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="no secret that signs"):
-        way_of(settings(webhook_url=URL))
+        target_of(settings(webhook_url=URL))
     given = settings(webhook_url=URL, webhook_login_folder=tmp_path)
-    way = way_of(given)
-    assert isinstance(way, WebhookAddress)
+    target = target_of(given)
+    assert isinstance(target, WebhookAddress)
     with pytest.raises(InvalidSettings, match="cannot be read: FileNotFoundError"):
-        open_webhook(given, way)
+        open_webhook(given, target)
     (tmp_path / "secret").write_text("hunter2")
     with pytest.raises(InvalidSettings, match="24 octets") as caught:
-        open_webhook(given, way)
+        open_webhook(given, target)
     assert "hunter2" not in str(caught.value)
 
 
-def test_mail_goes_one_way() -> None:
+def test_mail_goes_to_one_target() -> None:
     both = {"function_name": "posixpath:join", "webhook_url": URL}
     with pytest.raises(InvalidSettings, match="to the webhook or to the function") as caught:
-        way_of(settings(**both))
+        target_of(settings(**both))
     assert "hunter2" not in str(caught.value)
 
 

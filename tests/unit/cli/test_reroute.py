@@ -53,13 +53,13 @@ def test_a_site_is_rerouted_shown_and_goes_its_own_way_again(store: Path) -> Non
     assert "the domain xn--bcher-kva.example  rerouted to relay.example:587" in text
 
     ended = run(store, "reroute", "--site", "mx.example", "--end")
-    assert ended.output == "mail for the site mx.example goes its own way within 5s\n"
+    assert ended.output == "mail for the site mx.example goes by its route within 5s\n"
     again = run(store, "reroute", "--site", "mx.example", "--end")
     assert again.exit_code == 1
     assert "the site mx.example is not rerouted" in again.output
 
 
-def test_route_shows_the_other_way(store: Path) -> None:
+def test_route_shows_the_other_target(store: Path) -> None:
     to = ("--to", "[192.0.2.7]:2525")
     run(store, "reroute", "--domain", "one.example", *to, *FOR)
     found = run(store, "route", "a@one.example")

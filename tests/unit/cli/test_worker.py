@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from postroad.bootstrap.delivery.ways import Way, rules_of, window_of
+from postroad.bootstrap.delivery.targets import DeliveryTarget, rules_of, window_of
 from postroad.cli import main
-from postroad.cli.processes.delivering import way_and_file
+from postroad.cli.processes.delivering import target_and_file
 from postroad.cli.processes.delivery_options import hop_of, with_delivery
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.smtp.next_hops import (
@@ -28,11 +28,11 @@ from postroad.settings import Settings, from_environment
 from support.certificates import Certificates
 
 
-def way_of(
+def target_of(
     relay: str | None, tls: str | None = None, file: Path | None = None, connections: int = 200
-) -> Way:
+) -> DeliveryTarget:
     settings = with_delivery(from_environment({}), connections, file, {})
-    return way_and_file(settings, hop_of(relay, tls))[0]
+    return target_and_file(settings, hop_of(relay, tls))[0]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def way_of(
 def test_relay_option_names_a_next_hop_whose_port_follows_its_tls(
     relay: str, tls: str | None, expected: str
 ) -> None:
-    hop = way_of(relay, tls)
+    hop = target_of(relay, tls)
 
     assert isinstance(hop, NextHop)
     assert str(hop) == expected
@@ -74,7 +74,7 @@ def test_relay_option_takes_every_field_of_a_hop(
         f" login: {{folder: {tmp_path}, mechanism: XOAUTH2}}}}"
     )
 
-    assert way_of(text) == NextHop(
+    assert target_of(text) == NextHop(
         "hop.example",
         25,
         TlsMode.REQUIRED,
@@ -85,14 +85,14 @@ def test_relay_option_takes_every_field_of_a_hop(
         verp=True,
         authorities=certificates.authority,
     )
-    assert "hunter2" not in repr(way_of(text))
+    assert "hunter2" not in repr(target_of(text))
 
 
 def test_relay_with_lookup_mx_is_the_only_rule() -> None:
-    way = way_of("{host: relay.example, lookUp: MX}")
+    target = target_of("{host: relay.example, lookUp: MX}")
 
-    assert isinstance(way, RoutingSettings)
-    (rule,) = way.plan().table.rules
+    assert isinstance(target, RoutingSettings)
+    (rule,) = target.plan().table.rules
     assert [[each.by_mx for each in tier] for tier in rule.tiers] == [[True]]
 
 
@@ -121,7 +121,7 @@ def test_relay_option_refuses_a_mistake_by_its_field(
     relay: str | None, tls: str | None, problem: str
 ) -> None:
     with pytest.raises((click.UsageError, InvalidSettings), match=re.escape(problem)):
-        way_of(relay, tls)
+        target_of(relay, tls)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_a_mail_follows_another_one_over_few_connections_to_a_relay(
 ) -> None:
     """A slow mail blocks no other where there are many."""
     settings = with_delivery(Settings(), connections, None, {})
-    way = way_of("relay.example", connections=connections)
-    rules = rules_of(settings, way)
+    target = target_of("relay.example", connections=connections)
+    rules = rules_of(settings, target)
 
     assert (rules.connections, rules.backlog, rules.longest_queue) == (connections, 1, queue)
-    assert window_of(settings, way) == window
-    assert isinstance(way, NextHop)
-    assert not way.chunking
+    assert window_of(settings, target) == window
+    assert isinstance(target, NextHop)
+    assert not target.chunking
 
 
 def test_the_command_refuses_what_is_no_path_of_a_socket() -> None:
@@ -160,10 +160,10 @@ def test_mail_goes_by_routes_where_the_file_of_delivery_has_them(tmp_path: Path)
     file = tmp_path / "delivery.yaml"
     file.write_text("routing: {postmasterDomain: x.example}")
 
-    way = way_of(None, file=file)
+    target = target_of(None, file=file)
 
-    assert isinstance(way, RoutingSettings)
-    assert way.postmaster_domain == "x.example"
+    assert isinstance(target, RoutingSettings)
+    assert target.postmaster_domain == "x.example"
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,11 @@ def test_mail_goes_by_routes_where_the_file_of_delivery_has_them(tmp_path: Path)
         (None, "{routing: {}, relay: {host: a}}", "either to the relay or by the routing"),
     ],
 )
-def test_mail_goes_one_way(tmp_path: Path, relay: str | None, text: str, problem: str) -> None:
+def test_mail_goes_to_one_target(
+    tmp_path: Path, relay: str | None, text: str, problem: str
+) -> None:
     file = tmp_path / "delivery.yaml"
     file.write_text(text)
 
     with pytest.raises(InvalidSettings, match=problem):
-        way_of(relay, file=file)
+        target_of(relay, file=file)

@@ -78,13 +78,11 @@ def test_hosts_that_deferred_a_recipient_are_the_last_ones() -> None:
     assert tiers_for(deferrals, route, "s") == ["ab", "c"]
 
 
-def test_recipients_of_one_mail_go_each_by_their_own_way() -> None:
+def test_recipients_of_one_mail_go_each_by_their_own_route() -> None:
     deferrals, route = Deferrals(), a_route("a", "b")
     deferrals.heard(MAIL, route, "a", {"r": LATER, "s": LATER, "t": FAILED})
 
-    found = {
-        recipients: way.site.tiers for way, recipients in deferrals.routes(MAIL, route, "rtsu")
-    }
+    found = {recipients: by.site.tiers for by, recipients in deferrals.routes(MAIL, route, "rtsu")}
 
     assert found == {("r", "s"): (("b",), ("a",)), ("t", "u"): (("a",), ("b",))}
     assert next(deferrals.routes(UUID(int=2), route, "r"))[0].site == route.site

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from postroad.adapters.memory.fault_injection import Step
-from postroad.bootstrap.delivery.ways import rules_of, way_of, window_of
+from postroad.bootstrap.delivery.targets import rules_of, target_of, window_of
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
 from postroad.domain.delivery.retries import RetryPlan
@@ -83,13 +83,13 @@ class Worker:
         section = WorkerSettings(concurrency=connections)
         settings = Settings(worker=section)
         relay = Hop(host="relay.example")
-        way = way_of(settings, DeliveryFileSettings(relay=relay))
-        assert isinstance(way, NextHop)
-        rules, window = rules_of(settings, way), window_of(settings, way)
+        target = target_of(settings, DeliveryFileSettings(relay=relay))
+        assert isinstance(target, NextHop)
+        rules, window = rules_of(settings, target), window_of(settings, target)
         if in_chunks:
             rules = SchedulerRules(connections, per_destination=connections)
             window = settings.worker.window
-            way = replace(way, chunking=True)
+            target = replace(target, chunking=True)
         self.queue, self.hops, self.process = process.queue, FakeHops(), process
         self.is_recording = asyncio.Event()
         """Cleared, no record becomes durable."""
@@ -100,7 +100,7 @@ class Worker:
             RetryPlan(),
             process.clock,
             SeededRandomness(7),
-            routes=RelayRoutes(way),
+            routes=RelayRoutes(target),
             rules=rules,
         )
         self.consumer = Consumer(self.queue, self.driving, window=window)

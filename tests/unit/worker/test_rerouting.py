@@ -1,4 +1,4 @@
-"""Mail of a site or a domain goes another way while an administrator wants it."""
+"""Mail of a site or a domain goes elsewhere while an administrator wants it."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Rerouted:
         obey = partial(made.obey, self.changed)
         return made, SharedStateReader(self.shared_state, self.clock, {Topic.REROUTES: obey})
 
-    def made(self, of: RerouteOf, name: str, duration: timedelta, **way: str) -> Reroute:
-        hop = NextHop(OTHER, 2525, TlsMode.ENCRYPTED) if not way else None
+    def made(self, of: RerouteOf, name: str, duration: timedelta, **target: str) -> Reroute:
+        hop = NextHop(OTHER, 2525, TlsMode.ENCRYPTED) if not target else None
         until = self.clock.now() + duration
-        return Reroute(of, name, until, "it is broken", hop=hop, rule=way.get("rule"))
+        return Reroute(of, name, until, "it is broken", hop=hop, rule=target.get("rule"))
 
     async def publish(self, made: Reroute) -> None:
         await self.shared_state.publish(
@@ -78,7 +78,7 @@ async def a_rerouted_worker() -> AsyncIterator[Rerouted]:
             yield found
 
 
-async def test_the_mail_of_a_site_goes_another_way_until_its_time_is_over() -> None:
+async def test_the_mail_of_a_site_goes_elsewhere_until_its_time_is_over() -> None:
     async with a_rerouted_worker() as rerouted:
         worker = rerouted.worker
         await worker.enqueue("a@one.example")
@@ -192,7 +192,7 @@ async def test_a_worker_that_starts_anew_obeys_before_its_first_mail() -> None:
         )
 
 
-async def test_the_mail_of_a_relay_goes_another_way() -> None:
+async def test_the_mail_of_a_relay_goes_elsewhere() -> None:
     async with a_rerouted_worker() as rerouted:
         relay = NextHop("smtp.relay.example", 2525)
         routes = RelayRoutes(relay, reroutes=lambda: rerouted.reroutes.table)

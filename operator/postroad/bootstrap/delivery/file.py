@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from postroad.bootstrap.delivery.signing import KeyFiles
-from postroad.bootstrap.delivery.ways import check_files
+from postroad.bootstrap.delivery.targets import check_files
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.hops import Hop

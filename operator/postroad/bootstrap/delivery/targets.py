@@ -15,41 +15,41 @@ from postroad.scheduling.ranking import SchedulerRules
 from postroad.settings import Settings
 from postroad.tls import ClientTls, client_context
 
-Way = NextHop | WebhookAddress | HandlerFunction | RoutingSettings
+DeliveryTarget = NextHop | WebhookAddress | HandlerFunction | RoutingSettings
 """Destination of a worker's mail: to one next hop or program, or by routes."""
 
 
-def way_of(settings: Settings, delivery: DeliveryFileSettings | None = None) -> Way:
+def target_of(settings: Settings, delivery: DeliveryFileSettings | None = None) -> DeliveryTarget:
     """Return where mail goes. `delivery`: what the file of delivery has, and `--relay`. Raises:
     InvalidSettings."""
     delivery = delivery or DeliveryFileSettings()
     relay, routing = delivery.relay, delivery.routing
-    ways: dict[str, Callable[[], Way]] = {}
+    targets: dict[str, Callable[[], DeliveryTarget]] = {}
     if relay is not None:
-        ways[f"to the relay {relay.host or relay.socket}"] = lambda: _relay(relay, delivery)
+        targets[f"to the relay {relay.host or relay.socket}"] = lambda: _relay(relay, delivery)
     if settings.worker_webhook.url is not None:
-        ways["to the webhook"] = lambda: webhook_url_of(settings)
+        targets["to the webhook"] = lambda: webhook_url_of(settings)
     if (function := settings.worker_function.name) is not None:
-        ways[f"to the function {function}"] = lambda: function_of(settings)
+        targets[f"to the function {function}"] = lambda: function_of(settings)
     if routing is not None:
-        ways[f"by the routing of {settings.worker.delivery_file}"] = lambda: routing
-    if not ways:
+        targets[f"by the routing of {settings.worker.delivery_file}"] = lambda: routing
+    if not targets:
         raise InvalidSettings(
             "the worker has no next hop",
             hint="give --relay host:port, or --delivery with a file in which `relay` or "
             "`routing: {}` stands, to deliver by the MX records of domains, or --webhook or "
             "--function",
         )
-    if len(ways) > 1:
+    if len(targets) > 1:
         raise InvalidSettings(
-            f"mail goes either {' or '.join(ways)}",
+            f"mail goes either {' or '.join(targets)}",
             hint="leave one of them out; a rule of routing can name a relay in hops",
         )
-    (way,) = ways.values()
-    return way()
+    (target,) = targets.values()
+    return target()
 
 
-def _relay(relay: Hop, delivery: DeliveryFileSettings) -> Way:
+def _relay(relay: Hop, delivery: DeliveryFileSettings) -> DeliveryTarget:
     check_files(relay)
     # By DATA unless it is asked for: else a series of mails is in doubt where a connection is lost.
     return delivery.routes() or relay.next_hop(usually_chunks=False)
@@ -80,24 +80,24 @@ work at once with which distance costs no speed: connections of that number have
 a slow mail blocks the one behind it."""
 
 
-def _longest_queue(way: Way, connections: int) -> int:
+def _longest_queue(target: DeliveryTarget, connections: int) -> int:
     """Return how many mails a connection to a relay or a program has at most; a program gets one
     after the other."""
     few = ENOUGH_AT_ONCE // MAX_RELAY_QUEUE
-    return MAX_RELAY_QUEUE if isinstance(way, NextHop) and connections <= few else 1
+    return MAX_RELAY_QUEUE if isinstance(target, NextHop) and connections <= few else 1
 
 
-def rules_of(settings: Settings, way: Way) -> SchedulerRules:
+def rules_of(settings: Settings, target: DeliveryTarget) -> SchedulerRules:
     """Return the limits of the worker's connections. All of them may lead to a relay or a
     program; no other next hop needs room beside it."""
     connections = settings.worker.concurrency
-    if isinstance(way, RoutingSettings):
+    if isinstance(target, RoutingSettings):
         return SchedulerRules(connections)
     return SchedulerRules(
         connections,
         per_destination=connections,
         backlog=1,
-        longest_queue=_longest_queue(way, connections),
+        longest_queue=_longest_queue(target, connections),
         max_backoff=MAX_RELAY_BACKOFF,
         least_for_new=1.0,
         least_for_failing=1.0,
@@ -105,11 +105,11 @@ def rules_of(settings: Settings, way: Way) -> SchedulerRules:
     )
 
 
-def window_of(settings: Settings, way: Way) -> int:
+def window_of(settings: Settings, target: DeliveryTarget) -> int:
     """Return how many mails may be in flight: with a relay or a program, what its connections have;
     where mails are behind one another, one more for each, whose outcome is being recorded."""
-    if isinstance(way, RoutingSettings):
+    if isinstance(target, RoutingSettings):
         return settings.worker.window
     connections = settings.worker.concurrency
-    queue = _longest_queue(way, connections)
+    queue = _longest_queue(target, connections)
     return connections * (queue if queue == 1 else queue + 1)

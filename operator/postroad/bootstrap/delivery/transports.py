@@ -9,7 +9,7 @@ from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.delivery.programs import open_function, open_webhook
-from postroad.bootstrap.delivery.ways import Way
+from postroad.bootstrap.delivery.targets import DeliveryTarget
 from postroad.delivery_settings.hops import Hop
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.ports.delivery import Connector, Signer
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from postroad.bootstrap.delivery.file import DeliveryFile
 
 
-def open_connector(settings: Settings, way: Way, signer: Signer | None = None) -> Connector:
+def open_connector(
+    settings: Settings, target: DeliveryTarget, signer: Signer | None = None
+) -> Connector:
     """Return what opens connections to next hops, or to a program. Needs a running event loop.
     Raises: InvalidSettings."""
-    if isinstance(way, WebhookAddress):
-        return open_webhook(settings, way)
-    if isinstance(way, HandlerFunction):
-        return open_function(settings, way)
+    if isinstance(target, WebhookAddress):
+        return open_webhook(settings, target)
+    if isinstance(target, HandlerFunction):
+        return open_function(settings, target)
     return SmtpConnector(
         ehlo_name=ehlo_name_of(settings),
         ca_file=settings.ca_file,

@@ -17,7 +17,7 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap import shared_state_of, suppression_list_of
 from postroad.bootstrap.delivery import transports
-from postroad.bootstrap.delivery.ways import Way, rules_of, way_of, window_of
+from postroad.bootstrap.delivery.targets import DeliveryTarget, rules_of, target_of, window_of
 from postroad.cli.processes.long_running import Process, background_maintenance
 from postroad.cli.processes.reporting import reporting_of
 from postroad.delivery_settings.delivery import DeliveryFileSettings
@@ -50,27 +50,29 @@ if TYPE_CHECKING:
 _log = logger("worker")
 
 
-def way_and_file(settings: Settings, relay: Hop | None = None) -> tuple[Way, DeliveryFile | None]:
+def target_and_file(
+    settings: Settings, relay: Hop | None = None
+) -> tuple[DeliveryTarget, DeliveryFile | None]:
     """Return where mail goes, and the file of delivery. `relay`: of the command line. Raises:
     InvalidSettings."""
     delivery = transports.open_delivery(settings, relay)
     decided = DeliveryFileSettings(relay=relay) if delivery is None else delivery.current.settings
-    return way_of(settings, decided), delivery
+    return target_of(settings, decided), delivery
 
 
 async def deliver(
-    this: Process, settings: Settings, way: Way, delivery: DeliveryFile | None
+    this: Process, settings: Settings, target: DeliveryTarget, delivery: DeliveryFile | None
 ) -> None:
     """Deliver the queue's mail until the process is to end. Raises: what `dequeue` raises;
     InvalidSettings."""
-    randomness, window = SystemRandomness(), window_of(settings, way)
-    is_routed = isinstance(way, RoutingSettings)
+    randomness, window = SystemRandomness(), window_of(settings, target)
+    is_routed = isinstance(target, RoutingSettings)
     if is_routed and transports.ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
     attempt_log = transports.open_attempt_log(settings)
     shared_state, name = shared_state_of(this.queue), _worker_name()
     reroutes = Reroutes(MachineClock())
-    routes = _open_routes(settings, way, reroutes)
+    routes = _open_routes(settings, target, reroutes)
     watches = is_routed and settings.worker.suspend_by_answers
     rule_names = partial(_rule_names, routes)
     control = SiteControl(
@@ -79,7 +81,7 @@ async def deliver(
         name,
         watches_answers=watches,
         rules=rule_names,
-        has_program=isinstance(way, WebhookAddress | HandlerFunction),
+        has_program=isinstance(target, WebhookAddress | HandlerFunction),
     )
     pacer = None
     if delivery is not None:
@@ -94,9 +96,9 @@ async def deliver(
         )
     driving = SchedulerRunner(
         _deliverer_of(settings, this, randomness, attempt_log, suppressing),
-        transports.open_connector(settings, way, transports.open_signer(delivery)),
+        transports.open_connector(settings, target, transports.open_signer(delivery)),
         routes,
-        rules_of(settings, way),
+        rules_of(settings, target),
         randomness,
         window=window if is_routed else None,
         gate=AdmissionGate(MachineClock(), control, pacer),
@@ -151,8 +153,8 @@ def _use(
     changed: DeliveryFileSettings,
 ) -> None:
     """Take up what a file of delivery has now. Raises: InvalidSettings where it leads to another
-    kind of way; nothing is changed then."""
-    found = way_of(settings, changed)
+    kind of target; nothing is changed then."""
+    found = target_of(settings, changed)
     is_other = _replace(routes, found)  # first, as it may raise
     if pacer is not None:
         is_other |= pacer.replace(changed.limit_rules())
@@ -163,16 +165,16 @@ def _use(
         driving.route_again()
 
 
-def _replace(routes: RelayRoutes | RoutesBySettings, way: Way) -> bool:
-    """Let mail go another way of the same kind; return whether it is another one. Raises:
+def _replace(routes: RelayRoutes | RoutesBySettings, target: DeliveryTarget) -> bool:
+    """Let mail go to another target of the same kind; return whether it is another. Raises:
     InvalidSettings."""
-    if isinstance(way, WebhookAddress | HandlerFunction):
+    if isinstance(target, WebhookAddress | HandlerFunction):
         return False
-    if isinstance(routes, RelayRoutes) and isinstance(way, NextHop):
-        return routes.replace(way)
-    if not isinstance(routes, RelayRoutes) and isinstance(way, RoutingSettings):
-        return routes.replace(way)
-    raise InvalidSettings("mail would go another kind of way", hint="restart the process")
+    if isinstance(routes, RelayRoutes) and isinstance(target, NextHop):
+        return routes.replace(target)
+    if not isinstance(routes, RelayRoutes) and isinstance(target, RoutingSettings):
+        return routes.replace(target)
+    raise InvalidSettings("mail would go to another kind of target", hint="restart the process")
 
 
 def _worker_name() -> str:
@@ -209,7 +211,7 @@ async def _controlled(
 
 
 def _route_again(routes: RelayRoutes | RoutesBySettings, driving: SchedulerRunner) -> None:
-    """Let all mail in flight go the way that reroutes have now."""
+    """Let all mail in flight go where reroutes lead now."""
     routes.forget()
     driving.route_again()
 
@@ -219,18 +221,18 @@ def _rule_names(routes: RelayRoutes | RoutesBySettings) -> Sequence[str]:
 
 
 def _open_routes(
-    settings: Settings, way: Way, reroutes: Reroutes
+    settings: Settings, target: DeliveryTarget, reroutes: Reroutes
 ) -> RelayRoutes | RoutesBySettings:
     """Return what finds routes. Needs a running event loop; asks on first use. Raises:
     InvalidSettings, as where there is no name server."""
-    if isinstance(way, NextHop):
-        return RelayRoutes(way, reroutes=lambda: reroutes.table)
-    if isinstance(way, WebhookAddress | HandlerFunction):
-        return RelayRoutes(NextHop(way.name, 0, TlsMode.NONE), way.name)
+    if isinstance(target, NextHop):
+        return RelayRoutes(target, reroutes=lambda: reroutes.table)
+    if isinstance(target, WebhookAddress | HandlerFunction):
+        return RelayRoutes(NextHop(target.name, 0, TlsMode.NONE), target.name)
     # Here, because a worker without routes has no use for dnspython.
     from postroad.cli.processes.routes_by_settings import RoutesBySettings
 
-    return RoutesBySettings(way, settings.ca_file, lambda: reroutes.table)
+    return RoutesBySettings(target, settings.ca_file, lambda: reroutes.table)
 
 
 @asynccontextmanager

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from postroad.bootstrap.delivery.ways import Way
+from postroad.bootstrap.delivery.targets import DeliveryTarget
 from postroad.cli.options import queue_option
 from postroad.cli.processes import delivery_options, intake
-from postroad.cli.processes.delivering import deliver, way_and_file
+from postroad.cli.processes.delivering import deliver, target_and_file
 from postroad.cli.processes.event_loop import within_descriptors
 from postroad.cli.processes.long_running import process, run
 from postroad.domain.values.networks import Networks
@@ -66,14 +66,14 @@ def mta(
     settings = delivery_options.with_delivery(from_environment(), concurrency, delivery, more)
     settings = within_descriptors(intake.with_clients(settings, listen, relay_from))
     certificate = intake.certificate_of(settings.intake)
-    way, decided = way_and_file(settings, delivery_options.hop_of(relay, tls))
-    run(settings, _serve(settings, url, way, decided, certificate, receivers))
+    target, decided = target_and_file(settings, delivery_options.hop_of(relay, tls))
+    run(settings, _serve(settings, url, target, decided, certificate, receivers))
 
 
 async def _serve(
     settings: Settings,
     url: str,
-    way: Way,
+    target: DeliveryTarget,
     delivery: DeliveryFile | None,
     certificate: ServerCertificate | None,
     receivers: int,
@@ -88,7 +88,7 @@ async def _serve(
                     halves.create_task(intake.receive_in_children(this, settings, url, receivers))
                 else:
                     halves.create_task(intake.receive(this, settings, certificate))
-                halves.create_task(deliver(this, settings, way, delivery))
+                halves.create_task(deliver(this, settings, target, delivery))
         except ExceptionGroup as group:
             ours = group.subgroup(PostroadError) or group
             raise ours.exceptions[0] from group

@@ -17,7 +17,7 @@ from postroad.worker.route_finder import DeliveryRoute, FoundRoutes, RouteFinder
 class RoutesBySettings:
     """Routes by the routing of a file of delivery (the port `Routes`). What was found in DNS, and
     policies of MTA-STS, stay over changes of all else. `ca_file` verifies the web servers of
-    policies. `reroutes`: the mail that goes another way now. Needs a running event loop; asks on
+    policies. `reroutes`: the mail that goes elsewhere now. Needs a running event loop; asks on
     first use.
 
     Raises: InvalidSettings, as where there is no name server.
@@ -61,7 +61,7 @@ class RoutesBySettings:
         self._found = FoundRoutes(finder, self._clock)
 
     def forget(self) -> None:
-        """Find all routes anew: mail goes another way now."""
+        """Find all routes anew: mail goes elsewhere now."""
         self._found.forget()
 
     @property

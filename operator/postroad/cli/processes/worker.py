@@ -7,7 +7,7 @@ import click
 
 from postroad.cli.options import queue_option
 from postroad.cli.processes import delivery_options
-from postroad.cli.processes.delivering import deliver, way_and_file
+from postroad.cli.processes.delivering import deliver, target_and_file
 from postroad.cli.processes.event_loop import within_descriptors
 from postroad.cli.processes.long_running import process, run
 from postroad.delivery_settings.hops import Hop
@@ -44,7 +44,7 @@ def worker(
 
 
 async def _deliver(settings: Settings, url: str, relay: Hop | None, create: bool) -> None:
-    way, delivery = way_and_file(settings, relay)
+    target, delivery = target_and_file(settings, relay)
     async with process(settings, url, create=create) as this:
         if this is not None:
-            await deliver(this, settings, way, delivery)
+            await deliver(this, settings, target, delivery)

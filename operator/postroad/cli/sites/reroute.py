@@ -1,4 +1,4 @@
-"""`postroad reroute`: lets the mail of a site or a domain go another way for a time."""
+"""`postroad reroute`: lets the mail of a site or a domain go elsewhere for a time."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -38,9 +38,9 @@ from postroad.worker.sites.shared_state import READ_EVERY
 @click.option("--domain", help="A domain, in place of a site.")
 @click.option(
     "--to",
-    "way",
+    "target",
     metavar="ROUTE",
-    help="The name of a rule of the routes, whose way the mail goes, or a server as HOST:PORT.",
+    help="The name of a rule of the routes, or a server as HOST:PORT.",
 )
 @click.option(
     "--tls",
@@ -54,13 +54,13 @@ async def reroute(
     queue: MailQueue,
     site: str | None,
     domain: str | None,
-    way: str | None,
+    target: str | None,
     tls: str | None,
     duration: timedelta | None,
     reason: str | None,
     end: bool,
 ) -> None:
-    """Let the mail of a site or a domain go another way for a time.
+    """Let the mail of a site or a domain go elsewhere for a time.
 
     Workers obey within seconds. Mail that a connection has goes on; mail that waits for its next
     attempt comes by itself, or by `postroad flush`. It outlives restarts of workers.
@@ -68,11 +68,11 @@ async def reroute(
     of, name = _named(site, domain)
     shared_state = shared_state_of(queue)
     if end:
-        if way or tls or duration or reason:
+        if target or tls or duration or reason:
             raise click.UsageError("--end stands beside --site or --domain alone")
         await _end(shared_state, of, name)
         return
-    if way is None or duration is None or reason is None:
+    if target is None or duration is None or reason is None:
         raise click.UsageError("give --to, --for and --reason, or --end")
     if not timedelta(seconds=1) <= duration <= MAX_SUSPENSION:
         raise InvalidInput(
@@ -80,14 +80,14 @@ async def reroute(
             " before that is over"
         )
     until = MachineClock().now() + duration
-    made = _reroute(of, name, way, tls, until, checked_reason(reason))
+    made = _reroute(of, name, target, tls, until, checked_reason(reason))
     await _check_room(shared_state, made)
     workers = await shared_state.published(Topic.WORKERS)
     _check_programs(workers)
     if made.rule is not None:
         _check_rule(workers, made.rule)
     await shared_state.publish(Topic.REROUTES, made.key, made.text(), duration)
-    click.echo(f"mail for the {of} {name} goes to {made.way} until {rfc3339(until)}")
+    click.echo(f"mail for the {of} {name} goes to {made.target} until {rfc3339(until)}")
     if of is RerouteOf.SITE and name not in await known_sites(shared_state):
         click.echo(
             "no worker shows a site of this name: compare it with `postroad sites`", err=True
@@ -105,26 +105,26 @@ def _named(site: str | None, domain: str | None) -> tuple[RerouteOf, str]:
 
 
 def _reroute(
-    of: RerouteOf, name: str, way: str, tls: str | None, until: datetime, reason: str
+    of: RerouteOf, name: str, target: str, tls: str | None, until: datetime, reason: str
 ) -> Reroute:
     """Raises: InvalidInput."""
-    if is_rule_name(way):
+    if is_rule_name(target):
         if tls is not None:
             raise InvalidInput(
-                f"the rule {way} has TLS of its own", hint="leave --tls out, or name HOST:PORT"
+                f"the rule {target} has TLS of its own", hint="leave --tls out, or name HOST:PORT"
             )
-        return Reroute(of, name, until, reason, rule=way)
-    return Reroute(of, name, until, reason, hop=_hop(way, TlsMode(tls or TlsMode.OPPORTUNISTIC)))
+        return Reroute(of, name, until, reason, rule=target)
+    return Reroute(of, name, until, reason, hop=_hop(target, TlsMode(tls or TlsMode.OPPORTUNISTIC)))
 
 
-def _hop(way: str, tls: TlsMode) -> NextHop:
+def _hop(target: str, tls: TlsMode) -> NextHop:
     """Return a server, as the schema of routing has it. Raises: InvalidInput."""
-    host, port = parse_host_port(way, tls.default_port)
+    host, port = parse_host_port(target, tls.default_port)
     try:
         return TieredHop(host=host, port=port, tls=HopTls(mode=tls)).smart_host().next_hop
     except ValidationError as error:
         text = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InvalidInput(f"mail cannot go to {way}: {text}") from error
+        raise InvalidInput(f"mail cannot go to {target}: {text}") from error
 
 
 async def _check_room(shared_state: SharedState, made: Reroute) -> None:
@@ -166,4 +166,4 @@ async def _end(shared_state: SharedState, of: RerouteOf, name: str) -> None:
         raise InvalidInput(
             f"the {of} {name} is not rerouted", hint="`postroad sites` shows what is"
         )
-    click.echo(f"mail for the {of} {name} goes its own way within {format_duration(READ_EVERY)}")
+    click.echo(f"mail for the {of} {name} goes by its route within {format_duration(READ_EVERY)}")

@@ -197,11 +197,11 @@ def _as_suspended(view: SiteView, suspension: Suspension | None) -> SiteView:
 def _printed(reroute: Reroute | None) -> Mapping[str, object] | None:
     if reroute is None:
         return None
-    return {"to": reroute.way, "until": rfc3339(reroute.until), "reason": reroute.reason}
+    return {"to": reroute.target, "until": rfc3339(reroute.until), "reason": reroute.reason}
 
 
 def _words(reroute: Reroute) -> str:
-    return escaped(f"rerouted to {reroute.way} until {rfc3339(reroute.until)}: {reroute.reason}")
+    return escaped(f"rerouted to {reroute.target} until {rfc3339(reroute.until)}: {reroute.reason}")
 
 
 def _line(worker: str | None, view: SiteView, reroute: Reroute | None) -> str:

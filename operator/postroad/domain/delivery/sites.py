@@ -1,7 +1,7 @@
 """Entries about sites that processes of a queue share. Pure.
 
 They are suspensions, by an administrator or by a site's own answers; requests to flush a site, and
-what workers answer; the state of sites in workers; reroutes, by which mail goes another way for a
+what workers answer; the state of sites in workers; reroutes, by which mail goes elsewhere for a
 time.
 """
 
@@ -295,15 +295,15 @@ class Reroute:
         return key_of(self.of, self.name)
 
     @property
-    def way(self) -> str:
+    def target(self) -> str:
         return f"rule {self.rule}" if self.hop is None else f"{self.hop} (tls {self.hop.tls})"
 
     def text(self) -> str:
         """Return the form in which it is published."""
         hop = self.hop
-        way = {"rule": self.rule} if hop is None else {"hop": str(hop), "tls": hop.tls}
+        target = {"rule": self.rule} if hop is None else {"hop": str(hop), "tls": hop.tls}
         about = {"of": self.of, "name": self.name, "until": rfc3339(self.until)}
-        return json.dumps({**about, "reason": self.reason, **way})
+        return json.dumps({**about, "reason": self.reason, **target})
 
     @classmethod
     def read(cls, text: str) -> Reroute:
@@ -332,7 +332,7 @@ def key_of(of: RerouteOf, name: str) -> str:
 
 
 def is_rule_name(text: str) -> bool:
-    """True if a way is written as the name of a rule; a host is written with its port.
+    """True if a target is written as the name of a rule; a host is written with its port.
 
     >>> is_rule_name("smart-host.2"), is_rule_name("relay.example.org:25")
     (True, False)
@@ -352,7 +352,7 @@ class RerouteTable:
 
     @property
     def is_empty(self) -> bool:
-        """True if all mail goes its own way."""
+        """True if all mail goes by its own route."""
         return not self.by_key
 
     def of_domain(self, domain: str) -> Reroute | None:

@@ -37,8 +37,8 @@ class Reroutes:
 
 
 def plan_by(reroute: Reroute, plan: RoutingPlan) -> RoutingPlan | NoRoute:
-    """Return the plan by which all mail goes the way of a reroute. No route: the plan has no such
-    rule; mail waits for it, since its usual way is what the administrator does not want."""
+    """Return the plan by which all mail goes where a reroute leads. No route: the plan has no such
+    rule; mail waits for it, since its usual route is what the administrator does not want."""
     if reroute.hop is not None:
         rule = Rule(f"rerouted-{reroute.of}", tiers=((SmartHost(reroute.hop),),))
     else:
@@ -56,9 +56,9 @@ def no_rule(reroute: Reroute) -> NoRoute:
 
 
 def explained(reroute: Reroute) -> Explanation:
-    """Return why mail goes another way."""
+    """Return why mail goes elsewhere."""
     until = rfc3339(reroute.until)
     return Explanation(
         f"{reroute.of} {reroute.name}",
-        f"rerouted to {reroute.way} until {until} by an administrator: {reroute.reason}",
+        f"rerouted to {reroute.target} until {until} by an administrator: {reroute.reason}",
     )
