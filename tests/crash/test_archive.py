@@ -203,7 +203,7 @@ async def test_what_cannot_be_archived_is_removed_and_counted(error: PostroadErr
     for number in range(1, 40):
         files, clock = LossyFiles(), ManualClock()
         await archived_run(files, clock, rounds=1)
-        (first,) = {each.retired_us for each in held(files).segments}
+        (first,) = {each.obsolete_us for each in held(files).segments}
         queue = await start(files, clock)
         await queue.maintenance.recovering
         outside = Outside(files, queue)
@@ -243,7 +243,7 @@ async def test_the_oldest_go_first_and_what_was_dropped_is_named(
     assert 1 <= len(kept.segments) <= 3
     (dropped,) = kept.dropped
     gone = all_of_them[: -len(kept.segments)]
-    assert dropped == (gone[0].created_us, gone[-1].retired_us)
+    assert dropped == (gone[0].created_us, gone[-1].obsolete_us)
     assert unarchived() - before == len(gone)
 
 

@@ -228,7 +228,7 @@ async def drained(name: str) -> tuple[LossyFiles, ManualClock]:
     return files, clock
 
 
-async def test_a_lane_that_drained_brings_nothing_back_by_the_name_of_an_retired_segment() -> None:
+async def test_a_lane_that_drained_brings_nothing_back_by_the_name_of_an_obsolete_segment() -> None:
     """A cut may leave a segment behind that was removed; no later start takes it for a new one."""
     files, _ = await drained("ended")
     events = files.journal.events(len(files.journal.steps))

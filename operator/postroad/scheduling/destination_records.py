@@ -151,7 +151,7 @@ class Destination:
 
 
 def length_changed(connection: ConnectionRecord, before: int) -> None:
-    """Keep `active` true after a connection got a job, finished one, or retired."""
+    """Keep `active` true after a connection got a job, finished one, or grew too old."""
     _leave_active(connection, before)
     _enter_active(connection)
 

@@ -263,7 +263,7 @@ class Destinations:
         return now >= self._nothing_before
 
     def aged(self, now: float) -> list[ConnectionRecord]:
-        """Retire connections that are too old, which get no job any more, and return them; those
+        """Give connections that are too old no job any more, and return them; those
         without a job are to be closed. Source: SC-22; AMB-17."""
         over = []
         while (connection := self._connection_moments.take_due(now)) is not None:

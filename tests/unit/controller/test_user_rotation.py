@@ -43,8 +43,8 @@ def current(user: QueueUser = A, age: timedelta = timedelta(), rotated: str = ""
         (current(B, PERIOD), {A: True}, "x", (UserStep.RESTORE, B)),
         (current(), {A: True}, "", None),
         (current(age=OVERLAP - timedelta(seconds=1)), {A: True, B: True}, "x", None),
-        (current(age=OVERLAP), {A: True, B: True}, "x", (UserStep.RETIRE, B)),
-        (current(B, OVERLAP), {A: False, B: True}, "", (UserStep.RETIRE, A)),
+        (current(age=OVERLAP), {A: True, B: True}, "x", (UserStep.REVOKE, B)),
+        (current(B, OVERLAP), {A: False, B: True}, "", (UserStep.REVOKE, A)),
         (current(age=PERIOD - timedelta(seconds=1)), {A: True}, "", None),
         (current(age=PERIOD), {A: True}, "", (UserStep.SWITCH, B)),
         (current(B, PERIOD), {B: True}, "", (UserStep.SWITCH, A)),
@@ -88,7 +88,7 @@ class Rotated:
         step, user = decided
         if parts == 0:
             return step
-        if step is UserStep.RETIRE:
+        if step is UserStep.REVOKE:
             del self.passwords[user], self.rights[user]
             return step
         password = next(self.made)

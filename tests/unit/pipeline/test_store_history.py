@@ -238,9 +238,9 @@ async def test_records_behind_the_checkpoint_are_lacking(world: World) -> None:
 async def test_segments_that_were_dropped_are_a_gap(world: World) -> None:
     await one_mail(world)
     (name,) = world.archived()
-    retired, created, *_ = name.split(".")
+    obsolete, created, *_ = name.split(".")
     world.files.unlink(LAYOUT.archive / name)
-    world.files.open(LAYOUT.archive / f"dropped.{created}.{retired}", create=True).close()
+    world.files.open(LAYOUT.archive / f"dropped.{created}.{obsolete}", create=True).close()
     world.files.open(LAYOUT.archive / "notes.txt", create=True).close()
 
     world.run()

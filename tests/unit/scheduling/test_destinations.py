@@ -170,7 +170,7 @@ def test_an_active_connection_that_is_too_old_gets_no_more_jobs() -> None:
     assert table.next_moment() is None
 
 
-def test_a_connection_retires_after_its_last_job() -> None:
+def test_a_connection_closes_after_its_last_job() -> None:
     table = Destinations(SchedulerRules(jobs_per_connection=2))
     connection = opened(table)
     assert not connection.is_retiring

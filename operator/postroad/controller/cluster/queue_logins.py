@@ -182,7 +182,7 @@ class QueueLogins:
         if kept is None or found is None:
             return None
         is_ours, is_ahead = is_owned(found, queue.uid), kept.current.since > now + TOLERATED
-        if is_ahead:  # else neither user would be retired until then
+        if is_ahead:  # else neither user would be revoked until then
             kept = replace(kept, current=replace(kept.current, since=now))
         if is_ahead or not is_ours:
             await self._api.apply(SECRET, kept.manifest(queue))
@@ -199,7 +199,7 @@ class QueueLogins:
         kept: UserSecret | None,
     ) -> None:
         match step:
-            case UserStep.RETIRE:
+            case UserStep.REVOKE:
                 await users.delete(user)
             case UserStep.RESTORE:
                 assert kept is not None
@@ -230,7 +230,7 @@ def _report(
         log_repair("user", user=str(user), was=was)
         changes.repairs.append(f"user {user} of RabbitMQ was {was}; it is as declared again")
         return
-    if step is UserStep.RETIRE:
+    if step is UserStep.REVOKE:
         log_action("deleted a user", user=str(user))
         return
     log_action("made a user", user=str(user))

@@ -17,7 +17,7 @@ class UserStep(Enum):
     BEGIN = "give it a new password, and write the Secret"
     SWITCH = "the same, while programs still use the other one"
     RESTORE = "give it the Secret's password again"
-    RETIRE = "delete it"
+    REVOKE = "delete it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,6 @@ def next_user_step(
         return UserStep.RESTORE, current.user
     other, age = current.user.other, now - current.since
     if other in facts.rights:
-        return (UserStep.RETIRE, other) if age >= pace.overlap else None
+        return (UserStep.REVOKE, other) if age >= pace.overlap else None
     is_asked = facts.asked not in ("", current.rotated)
     return (UserStep.SWITCH, other) if age >= pace.period or is_asked else None

@@ -44,12 +44,12 @@ _FAILURES = (FileNotFoundError, StoreFailed, StoreFull)
 
 
 class ArchivedName(NamedTuple):
-    """The name of a segment in the archive, whose order is that of `retired_us`: when the
+    """The name of a segment in the archive, whose order is that of `obsolete_us`: when the
     checkpoint was taken behind which the store needed it no longer. `end`: the offset behind its
     last frame, without which a file that was cut short looks whole. No two segments of a store have
     the same salt, after a rebuild either."""
 
-    retired_us: int
+    obsolete_us: int
     created_us: int
     lane: Lane
     sequence: int
@@ -58,10 +58,10 @@ class ArchivedName(NamedTuple):
 
     def __str__(self) -> str:
         place = f"{lane_name(self.lane)}.{self.sequence:010}.{self.end}"
-        return f"{self.retired_us:016}.{self.created_us:016}.{place}.{self.salt.hex()}"
+        return f"{self.obsolete_us:016}.{self.created_us:016}.{place}.{self.salt.hex()}"
 
 
-class RetiredSegment(NamedTuple):
+class ObsoleteSegment(NamedTuple):
     """A segment that the store needs no longer, with the offset behind its last frame."""
 
     header: Header
@@ -133,17 +133,19 @@ def read_name(name: str) -> ArchivedName | DroppedName | BegunName | None:
                 return DroppedName(int(first), int(before))
             case [kind, begun] if kind == _BEGUN:
                 return BegunName(int(begun))
-            case [retired, created, lane, *numbers, salt]:
+            case [obsolete, created, lane, *numbers, salt]:
                 sequence, end = map(int, numbers)
                 if (known := lane_of(lane)) is not None:
-                    moments = (int(retired), int(created))
+                    moments = (int(obsolete), int(created))
                     return ArchivedName(*moments, known, sequence, end, bytes.fromhex(salt))
     except ValueError:
         pass
     return None
 
 
-def retire(files: Files, layout: Layout, segments: Sequence[RetiredSegment], now_us: int) -> None:
+def remove_obsolete(
+    files: Files, layout: Layout, segments: Sequence[ObsoleteSegment], now_us: int
+) -> None:
     """Take segments out of the log, behind the checkpoint of this moment (R4): into the archive of
     a store that is archived. The same again, after a crash, does what is left of it. Raises:
     StoreFailed where a segment cannot be removed."""
@@ -167,7 +169,7 @@ def keep_bounds(files: Files, layout: Layout, now_us: int) -> None:
         log.warning("the archive could not be bounded", error=str(error))
 
 
-def _archive(files: Files, layout: Layout, left: list[RetiredSegment], now_us: int) -> None:
+def _archive(files: Files, layout: Layout, left: list[ObsoleteSegment], now_us: int) -> None:
     """Move segments into the archive, if there is one; `left` loses each that was moved."""
     if read_archive(files, layout) is None:
         return
@@ -181,13 +183,13 @@ def _archive(files: Files, layout: Layout, left: list[RetiredSegment], now_us: i
     _bound(files, layout, now_us)
 
 
-def retired_segment(files: Files, path: PurePath) -> RetiredSegment | None:
+def obsolete_segment(files: Files, path: PurePath) -> ObsoleteSegment | None:
     """Return a segment that was left in the log before its first one; None for what has no valid
     header. Its end is that of its frames, because the one that followed may have gone."""
     file = files.open(path)
     try:
         header = read_header(file.pread(0, HEADER_BLOCK))
-        return header and RetiredSegment(header, end_of(file.pread(0, file.size()), header))
+        return header and ObsoleteSegment(header, end_of(file.pread(0, file.size()), header))
     finally:
         file.close()
 
@@ -231,7 +233,7 @@ def _bound(files: Files, layout: Layout, now_us: int) -> None:
     log.warning("the pipeline did not read archived segments in time", count=len(too_many))
     metrics.UNARCHIVED_SEGMENTS.inc(len(too_many))
     first_us = min(each.created_us for each in too_many)
-    before_us = max(each.retired_us for each in too_many)
+    before_us = max(each.obsolete_us for each in too_many)
     _name_dropped(files, layout, archived, DroppedName(first_us, before_us))
     for each in too_many:  # behind the durable name: else the lake takes the gap for a quiet time
         files.unlink(layout.archive / str(each))
@@ -261,7 +263,7 @@ def _beyond(
     found, room = list[ArchivedName](), min(MAX_BYTES, (free + sum(sizes.values())) // 2)
     for each in reversed(segments):
         room -= sizes[each]
-        if room < 0 or now_us - each.retired_us > duration_us(MAX_KEPT_FOR):
+        if room < 0 or now_us - each.obsolete_us > duration_us(MAX_KEPT_FOR):
             found.append(each)
     return found
 

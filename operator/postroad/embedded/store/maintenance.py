@@ -16,10 +16,10 @@ from postroad.embedded.log.slots import Checkpoint, LaneState, write_checkpoint
 from postroad.embedded.store.archive import (
     BOUNDED_EVERY,
     MAX_OPEN,
-    RetiredSegment,
+    ObsoleteSegment,
     is_archived,
     keep_bounds,
-    retire,
+    remove_obsolete,
 )
 from postroad.embedded.store.engine import Engine
 from postroad.errors import QueueClosed
@@ -200,13 +200,13 @@ class Maintenance:
             for segment in engine.lanes[number].drop_front(state.first_sequence)
         ]
         if dropped:
-            await engine.log_threads.run(self._retire, dropped, checkpoint.taken_us)
+            await engine.log_threads.run(self._remove_obsolete, dropped, checkpoint.taken_us)
 
-    def _retire(self, segments: list[Segment], now_us: int) -> None:
+    def _remove_obsolete(self, segments: list[Segment], now_us: int) -> None:
         for segment in segments:
             segment.opened().close()
-        old = [RetiredSegment(each.header, each.end) for each in segments]
-        retire(self._engine.files, self._engine.layout, old, now_us)
+        old = [ObsoleteSegment(each.header, each.end) for each in segments]
+        remove_obsolete(self._engine.files, self._engine.layout, old, now_us)
 
     async def _compact(self) -> None:
         """Rewrite the live entries of a lane's oldest segment at its end, under the same enqueue

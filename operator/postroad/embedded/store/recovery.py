@@ -38,7 +38,7 @@ from postroad.embedded.log.segments import (
     sequence_of,
 )
 from postroad.embedded.log.slots import Checkpoint, LaneState
-from postroad.embedded.store.archive import retire, retired_segment
+from postroad.embedded.store.archive import obsolete_segment, remove_obsolete
 from postroad.errors import StoreDamaged
 from postroad.ports.files import File, Files
 
@@ -74,16 +74,16 @@ def find_lanes(
         following[lane] = max(newest, sequence_of(state.end)) + 1
         old += [layout.segment(lane, each) for each in sequences if each < state.first_sequence]
     if old and not is_reading:  # behind the checks of all lanes: a damaged log is left as it is
-        _retire_old(files, layout, old, checkpoint.taken_us)
+        _remove_obsolete(files, layout, old, checkpoint.taken_us)
     return lanes, following
 
 
-def _retire_old(files: Files, layout: Layout, paths: list[PurePath], now_us: int) -> None:
-    old = {path: retired_segment(files, path) for path in paths}
+def _remove_obsolete(files: Files, layout: Layout, paths: list[PurePath], now_us: int) -> None:
+    old = {path: obsolete_segment(files, path) for path in paths}
     for path, segment in old.items():
         if segment is None:
             files.unlink(path)  # never used: of what was, opening read the header
-    retire(files, layout, [each for each in old.values() if each is not None], now_us)
+    remove_obsolete(files, layout, [each for each in old.values() if each is not None], now_us)
 
 
 def _open_lane(

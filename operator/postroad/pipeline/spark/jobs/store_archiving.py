@@ -150,7 +150,7 @@ def _read(
         return
     reading.counts["unreadable"] += unreadable
     reading.damaged.append(segment)
-    before_us = through_us if segment.archived is None else segment.archived.retired_us
+    before_us = through_us if segment.archived is None else segment.archived.obsolete_us
     reading.gaps.add(_gap(segment.since_us, before_us))
 
 
