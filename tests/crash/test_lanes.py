@@ -104,7 +104,7 @@ async def test_the_settings_name_the_lanes(tmp_path: Path) -> None:
 async def test_each_lane_hands_out_in_the_order_of_due_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Retries at random times, spread as the worker spreads them."""
+    """Retries at random times, with the jitter of the worker."""
     clock, randomness, plan = ManualClock(), random.Random(4), RetryPlan(BEFORE)
     queue = await start(LossyFiles(), clock, options=with_steps(*BEFORE))
     await queue.maintenance.recovering

@@ -13,7 +13,7 @@ from postroad.embedded.store.owner import OwnedQueue
 
 HOUR = timedelta(hours=1)
 PLAN = RetryPlan(max_age=12 * HOUR)
-MAX_WAIT = max(PLAN.lanes) * (1 + PLAN.spread) + ATTEMPT + MINUTE
+MAX_WAIT = max(PLAN.lanes) * (1 + PLAN.jitter) + ATTEMPT + MINUTE
 """The longest lane and the longest attempt, on a clock that goes by minutes."""
 
 

@@ -17,7 +17,7 @@ from support.workers import AnsweringConnector, OneByOne, a_driving
 
 REPORTER = ReportAuthor("mta.example", "MAILER-DAEMON@mta.example")
 DEFAULT_RULES = ReportRules()
-PLAN = RetryPlan(spread=0)
+PLAN = RetryPlan(jitter=0)
 _FAILED = re.compile(rb"Final-Recipient: rfc822;(\S+)\r\nAction: failed\r\n")
 
 

@@ -67,7 +67,7 @@ AGREED = {
     "with so much of the last error": (MAX_ERROR, 512),
     "retries by default": (DEFAULTS.lanes, (MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 4 * HOUR)),
     "a mail is given up after five days": (DEFAULTS.max_age, 5 * DAY),
-    "retries spread by a tenth": (DEFAULTS.spread, 0.1),
+    "retries have a jitter of a tenth": (DEFAULTS.jitter, 0.1),
 }
 
 

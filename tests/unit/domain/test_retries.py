@@ -12,7 +12,7 @@ from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.errors import InvalidSettings
 
 MINUTE = timedelta(minutes=1)
-PLAN = RetryPlan((MINUTE, 5 * MINUTE, 15 * MINUTE), timedelta(hours=1), spread=0.5)
+PLAN = RetryPlan((MINUTE, 5 * MINUTE, 15 * MINUTE), timedelta(hours=1), jitter=0.5)
 YES, NO, LATER = Outcome.delivered("250"), Outcome.failed("550 no"), Outcome.deferred("450 later")
 
 
@@ -28,7 +28,7 @@ YES, NO, LATER = Outcome.delivered("250"), Outcome.failed("550 no"), Outcome.def
     ],
 )
 def test_a_mail_comes_again_when_the_reason_may_have_passed(text: str, minutes: int) -> None:
-    assert RetryPlan(spread=0).delay_for(0, [text], 0.0) == minutes * MINUTE
+    assert RetryPlan(jitter=0).delay_for(0, [text], 0.0) == minutes * MINUTE
 
 
 TOO_OLD = Reject("not delivered within 1h: x")
@@ -93,10 +93,10 @@ def test_the_outcomes_decide_the_ending(
 
 def test_a_limit_behind_a_wrapper_has_the_delay_of_a_limit() -> None:
     text = "450 4.7.1 <b@x.example>: Recipient address rejected: rate limit exceeded"
-    assert RetryPlan(spread=0).delay_for(0, [text], 0.0) == 15 * MINUTE
+    assert RetryPlan(jitter=0).delay_for(0, [text], 0.0) == 15 * MINUTE
 
 
-LONG = RetryPlan((MINUTE, 5 * MINUTE, 240 * MINUTE), spread=0.5)
+LONG = RetryPlan((MINUTE, 5 * MINUTE, 240 * MINUTE), jitter=0.5)
 FULL, LIMITED = "452 4.2.2 <b@example.net> is over quota", "450 4.7.28 unusual rate of mail"
 GREY = "450 4.7.1 greylisted"
 

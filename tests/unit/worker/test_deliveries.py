@@ -145,7 +145,7 @@ async def deliver(
     clock = StillClock()
     driving = a_driving(
         AnsweringConnector(answers),
-        RetryPlan((MINUTE, 5 * MINUTE), max_age, spread=0, soft_bounce=soft_bounce),
+        RetryPlan((MINUTE, 5 * MINUTE), max_age, jitter=0, soft_bounce=soft_bounce),
         clock,
         NoRandomness(),
         attempt_log=attempt_log,
@@ -250,7 +250,7 @@ def test_what_is_decided_without_a_clock_is_what_the_plan_says(
 ) -> None:
     item, clock = OneItem(*outcomes), StillClock()
     item.failures = failures
-    plan = RetryPlan((MINUTE, 5 * MINUTE), timedelta(hours=1), spread=0)
+    plan = RetryPlan((MINUTE, 5 * MINUTE), timedelta(hours=1), jitter=0)
     deliverer = Deliverer("q", plan, clock, NoRandomness())
 
     ending = deliverer._ending(cast("Item", item), outcomes, {}, timedelta(0))

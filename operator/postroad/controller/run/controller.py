@@ -58,8 +58,8 @@ from postroad.telemetry import metrics
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Intervals of reconciles without events. All are spread by a fifth, so that reconciles do not
-    come in waves."""
+    """Intervals of reconciles without events. All have a jitter of a fifth, so that reconciles do
+    not come in waves."""
 
     metrics: timedelta = timedelta(seconds=30)
     """Turns of a MailQueue, longer where a QueueCluster has many: sizes and limits, and what other

@@ -39,13 +39,13 @@ once, as greylisting does in the first lanes, which many sites do not name."""
 
 @dataclass(frozen=True, slots=True)
 class RetryPlan:
-    """The schedule. `spread` lengthens each delay by up to this share, so that mails deferred
+    """The schedule. `jitter` lengthens each delay by up to this share, so that mails deferred
     together do not come again together. `soft_bounce`: a permanent refusal defers, so that a wrong
     setting, here or at a next hop, ends no mail before its max age."""
 
     lanes: tuple[timedelta, ...] = DEFAULT_LANES
     max_age: timedelta = DEFAULT_MAX_AGE
-    spread: float = 0.1
+    jitter: float = 0.1
     soft_bounce: bool = False
 
     def __post_init__(self) -> None:
@@ -57,10 +57,10 @@ class RetryPlan:
     def delay(self, attempt: int, uniform: float) -> timedelta:
         """Return the delay after attempt number `attempt`, from 0; `uniform` is random in [0, 1).
 
-        >>> RetryPlan(spread=0).delay(99, 0.5)
+        >>> RetryPlan(jitter=0).delay(99, 0.5)
         datetime.timedelta(seconds=14400)
         """
-        return self.lanes[min(attempt, len(self.lanes) - 1)] * (1 + self.spread * uniform)
+        return self.lanes[min(attempt, len(self.lanes) - 1)] * (1 + self.jitter * uniform)
 
     def delay_for(
         self, attempt: int, texts: Iterable[str], uniform: float, least: timedelta = _ZERO
@@ -68,17 +68,17 @@ class RetryPlan:
         """Return the delay after an attempt that was deferred with these texts: the longest of the
         lane, `least`, and the shortest of MIN_DELAYS, which is at most the last lane.
 
-        >>> plan = RetryPlan(spread=0)
+        >>> plan = RetryPlan(jitter=0)
         >>> plan.delay_for(0, ["452 4.2.2 over quota"], 0.5)
         datetime.timedelta(seconds=3600)
         """
         least = max(least, _least_delay(texts, self.lanes[-1]))
-        return max(self.delay(attempt, uniform), least * (1 + self.spread * uniform))
+        return max(self.delay(attempt, uniform), least * (1 + self.jitter * uniform))
 
     def backoff(self, uniform: float, least: timedelta = _ZERO) -> timedelta:
         """Return for how long a mail is deferred that was not attempted: the second lane, since it
         is not attempted less often with time, and may be one of many; `least`, if that is more."""
-        return max(self.delay(1, uniform), least * (1 + self.spread * uniform))
+        return max(self.delay(1, uniform), least * (1 + self.jitter * uniform))
 
 
 def softened(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
