@@ -52,12 +52,12 @@ class ConnectionContract:
         closed = await events.until_closed()
 
         assert events.all[0] == ConnectionOpened()
-        assert (closed.text, closed.unsaid) == ("", ())
+        assert (closed.text, closed.untried) == ("", ())
         assert list(events.finished) == [1, 2, 3]
         assert events.finished[2] == {"no@dest.example": FAILED}
         assert [each for each in hop.contents() if each != body_of(2)] == [body_of(1), body_of(3)]
 
-    async def test_a_close_finishes_what_is_transmitted_and_the_others_are_unsaid(
+    async def test_a_close_finishes_what_is_transmitted_and_the_others_are_untried(
         self, hop: HopUnderTest
     ) -> None:
         class ClosingAfterOne(Events):
@@ -74,7 +74,7 @@ class ConnectionContract:
 
         assert closed.text == ""
         assert events.finished == {1: {"b1@dest.example": DELIVERED}}
-        assert events.unsaid == tuple(range(2, 11))
+        assert events.untried == tuple(range(2, 11))
         assert hop.contents() == [body_of(1)]
 
     async def test_the_end_of_a_mail_waits_until_it_may_be_sent(self, hop: HopUnderTest) -> None:
@@ -111,7 +111,7 @@ class ConnectionContract:
         assert not any("may be delivered" in text for text in events.texts.values())
         assert hop.contents() == []
 
-    async def test_a_close_before_the_connection_is_open_leaves_all_unsaid(
+    async def test_a_close_before_the_connection_is_open_leaves_all_untried(
         self, hop: HopUnderTest
     ) -> None:
         events = Events()
@@ -120,7 +120,7 @@ class ConnectionContract:
         connection.close()
         closed = await events.until_closed()
 
-        assert (closed.text, closed.unsaid) == ("", (1,))
+        assert (closed.text, closed.untried) == ("", (1,))
 
     async def test_a_content_that_cannot_be_read_is_no_attempt(self, hop: HopUnderTest) -> None:
         events = Events()
@@ -131,7 +131,7 @@ class ConnectionContract:
 
         assert isinstance(events.errors[1], BlobsUnavailable)
         assert events.finished == {}
-        assert events.unsaid == (2,)
+        assert events.untried == (2,)
         assert hop.contents() == []
 
     async def test_an_abort_leaves_a_mail_in_doubt_whose_end_was_sent(
@@ -149,9 +149,9 @@ class ConnectionContract:
 
         assert events.finished == {1: {"b1@dest.example": DEFERRED}}
         assert "may be delivered" in events.texts[1]
-        assert (closed.text, closed.unsaid) == ("", (2, 3))
+        assert (closed.text, closed.untried) == ("", (2, 3))
 
-    async def test_a_job_that_comes_after_the_end_is_unsaid(self, hop: HopUnderTest) -> None:
+    async def test_a_job_that_comes_after_the_end_is_untried(self, hop: HopUnderTest) -> None:
         events = Events()
         connection = hop.connector.open(hop.resolved, events)
         connection.submit(a_job(1))
@@ -161,18 +161,18 @@ class ConnectionContract:
         await events.until_closed()
         connection.abort()
         connection.submit(a_job(2))
-        while not events.unsaid:
+        while not events.untried:
             await events.next()
 
-        assert events.unsaid == (2,)
+        assert events.untried == (2,)
         assert sum(event == ConnectionOpened() for event in events.all) == 1
 
-    async def test_a_job_that_comes_while_the_end_is_handled_is_unsaid(
+    async def test_a_job_that_comes_while_the_end_is_handled_is_untried(
         self, hop: HopUnderTest
     ) -> None:
         class SubmittingAtTheEnd(Events):
             def __call__(self, event: ConnectionEvent) -> None:
-                if isinstance(event, ConnectionClosed) and not event.unsaid:
+                if isinstance(event, ConnectionClosed) and not event.untried:
                     connection.submit(a_job(2))
                 super().__call__(event)
 
@@ -181,10 +181,10 @@ class ConnectionContract:
         connection.submit(a_job(1))
         await events.until_finished(1)
         connection.close()
-        while not events.unsaid:
+        while not events.untried:
             await events.next()
 
-        assert events.unsaid == (2,)
+        assert events.untried == (2,)
 
 
 class RecipientsContract(ConnectionContract):
@@ -205,7 +205,7 @@ class RecipientsContract(ConnectionContract):
 class DialogueContract(RecipientsContract):
     """Of those whose next hop answers each step of a mail."""
 
-    async def test_where_no_connection_is_accepted_all_jobs_are_unsaid(
+    async def test_where_no_connection_is_accepted_all_jobs_are_untried(
         self, hop: DialogueUnderTest
     ) -> None:
         hop.accept_no_connection("421 4.3.2 later")
@@ -216,14 +216,16 @@ class DialogueContract(RecipientsContract):
         closed = await events.until_closed()
 
         assert events.all == [closed]
-        assert (closed.text, closed.unsaid) == ("421 4.3.2 later", (1, 2))
+        assert (closed.text, closed.untried) == ("421 4.3.2 later", (1, 2))
 
-    async def test_a_loss_leaves_unsaid_what_was_not_answered(self, hop: DialogueUnderTest) -> None:
+    async def test_a_loss_leaves_untried_what_was_not_answered(
+        self, hop: DialogueUnderTest
+    ) -> None:
         hop.lose("job2@origin.example", Loss.BEFORE)
         events = await self._three(hop)
 
         assert events.finished == {1: {"b1@dest.example": DELIVERED}}
-        assert events.unsaid == (2, 3)
+        assert events.untried == (2, 3)
 
     async def test_a_loss_at_the_first_job_counts_as_an_attempt(
         self, hop: DialogueUnderTest
@@ -232,7 +234,7 @@ class DialogueContract(RecipientsContract):
         events = await self._three(hop)
 
         assert events.finished == {1: {"b1@dest.example": DEFERRED}}
-        assert events.unsaid == (2, 3)
+        assert events.untried == (2, 3)
 
     async def test_a_loss_within_a_mail_defers_it(self, hop: DialogueUnderTest) -> None:
         hop.lose("job2@origin.example", Loss.WITHIN)
@@ -240,7 +242,7 @@ class DialogueContract(RecipientsContract):
 
         assert events.finished[2] == {"b2@dest.example": DEFERRED}
         assert "may be delivered" not in events.texts[2]
-        assert events.unsaid == (3,)
+        assert events.untried == (3,)
 
     async def test_a_loss_at_the_end_of_a_mail_leaves_it_in_doubt(
         self, hop: DialogueUnderTest
@@ -250,7 +252,7 @@ class DialogueContract(RecipientsContract):
 
         assert events.finished[2] == {"b2@dest.example": DEFERRED}
         assert "may be delivered" in events.texts[2]
-        assert events.unsaid == (3,)
+        assert events.untried == (3,)
 
     async def _three(self, hop: DialogueUnderTest) -> Events:
         events = Events()

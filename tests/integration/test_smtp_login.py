@@ -181,7 +181,7 @@ async def test_missing_files_of_a_login_defer_before_a_connection(
     assert sink.connections == 0
 
 
-async def test_a_connection_logs_in_and_one_that_cannot_leaves_its_jobs_unsaid(
+async def test_a_connection_logs_in_and_one_that_cannot_leaves_its_jobs_untried(
     certificates: Certificates, folder: Path
 ) -> None:
     users = a_user()
@@ -202,5 +202,5 @@ async def test_a_connection_logs_in_and_one_that_cannot_leaves_its_jobs_unsaid(
         connection.submit(a_job(2))
         closed = await refused.until_closed()
         assert isinstance(closed, ConnectionClosed)
-        assert closed.unsaid == (2,)
+        assert closed.untried == (2,)
         assert "login" in closed.text

@@ -54,7 +54,7 @@ async def test_mail_waits_where_the_source_cannot_be_used(
         connection.submit(a_job(1))
         closed = await events.until_closed()
 
-    assert closed.unsaid == (1,)
+    assert closed.untried == (1,)
     assert said in closed.text
     assert sink.connections == 0
 

@@ -106,10 +106,10 @@ async def test_a_webhook_that_asks_for_a_rest_gets_it(
 
     finished = next(each for each in events.all if isinstance(each, JobFinished))
     assert finished.backoff == timedelta(seconds=120 if is_asked else 0)
-    assert closed.unsaid == ((2,) if is_asked else ())
+    assert closed.untried == ((2,) if is_asked else ())
 
 
-async def test_a_connection_that_was_closed_meanwhile_leaves_its_mail_unsaid(
+async def test_a_connection_that_was_closed_meanwhile_leaves_its_mail_untried(
     tmp_path: Path,
 ) -> None:
     async with WebhookServer() as server:
@@ -122,7 +122,7 @@ async def test_a_connection_that_was_closed_meanwhile_leaves_its_mail_unsaid(
         connection.submit(a_job(3))
         closed = await events.until_closed()
 
-    assert closed.unsaid == (2, 3)
+    assert closed.untried == (2, 3)
     assert events.finished == {1: {"b1@dest.example": D}}
 
 
@@ -152,7 +152,7 @@ async def test_a_webhook_that_is_away_has_no_attempt(tmp_path: Path) -> None:
     a_webhook_connector(server, tmp_path).open(NO_HOP, events).submit(a_job(1))
     closed = await events.until_closed()
 
-    assert closed.unsaid == (1,)
+    assert closed.untried == (1,)
     assert events.all == [closed]
     assert closed.text.startswith("451 4.4.1 no connection to http://localhost:")
     assert "hunter2" not in closed.text
@@ -167,7 +167,7 @@ async def test_a_secret_that_is_gone_is_no_attempt(
         connector.open(NO_HOP, events).submit(a_job(1))
         closed = await events.until_closed()
 
-    assert closed.unsaid == (1,)
+    assert closed.untried == (1,)
     assert closed.text == UNSIGNABLE, "a report to the sender has it: it names no file"
     assert "a webhook's secrets cannot be used" in caplog.text
     assert not server.requests
@@ -188,7 +188,7 @@ async def test_a_certificate_is_verified(
 
     assert len(server.requests) == is_trusted
     if not is_trusted:
-        assert closed.unsaid == (1,)
+        assert closed.untried == (1,)
         assert closed.text.startswith("451 4.7.5 the webhook's certificate is not accepted")
 
 

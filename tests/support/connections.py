@@ -129,12 +129,12 @@ class Events:
 
     @property
     def jobs(self) -> list[int]:
-        """The jobs in the order of their events, those that are unsaid last."""
+        """The jobs in the order of their events, those that are untried last."""
         named = [each.job for each in self.all if isinstance(each, JobFinished | ContentFailed)]
-        return [*named, *self.unsaid]
+        return [*named, *self.untried]
 
     @property
-    def unsaid(self) -> tuple[int, ...]:
+    def untried(self) -> tuple[int, ...]:
         return tuple(
-            job for each in self.all if isinstance(each, ConnectionClosed) for job in each.unsaid
+            job for each in self.all if isinstance(each, ConnectionClosed) for job in each.untried
         )

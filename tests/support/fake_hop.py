@@ -44,7 +44,7 @@ class FakeHop(FakeTransport):
         self._extensions = extensions
         self._sizes = repeat(1 << 20) if sizes is None else sizes
         """Of the chunks in which replies arrive."""
-        self._unread, self._unsaid = b"", b""
+        self._unread, self._unsent = b"", b""
         self._held: bytes | None = None
         """The replies since it fell silent."""
         self._mail = self._recipients = 0
@@ -84,7 +84,7 @@ class FakeHop(FakeTransport):
         if self._held is not None:
             self._held += octets
             return
-        self._unsaid += octets
+        self._unsent += octets
         self._schedule()
 
     def go_on(self, octets: bytes) -> None:
@@ -162,7 +162,7 @@ class FakeHop(FakeTransport):
 
     def _schedule(self) -> None:
         """Deliver one chunk, and the next one after all that the first leads to."""
-        if not self._is_delivering and (self._unsaid or self._is_ending):
+        if not self._is_delivering and (self._unsent or self._is_ending):
             self._is_delivering = True
             asyncio.get_running_loop().call_soon(self._deliver)
 
@@ -170,9 +170,9 @@ class FakeHop(FakeTransport):
         self._is_delivering = False
         if self._is_over:
             return
-        if self._unsaid:
+        if self._unsent:
             size = next(self._sizes)
-            chunk, self._unsaid = self._unsaid[:size], self._unsaid[size:]
+            chunk, self._unsent = self._unsent[:size], self._unsent[size:]
             self.wire.data_received(chunk)
             self._schedule()
         elif self._is_ending:

@@ -114,10 +114,10 @@ class _Line:
         match event:
             case ConnectionOpened():
                 self.is_open = True
-            case ConnectionClosed(_, unsaid):
+            case ConnectionClosed(_, untried):
                 self.has_ended = True
                 self._end.set()
-                if unsaid:
+                if untried:
                     self._events.put_nowait(event)
             case JobFinished() | ContentFailed():
                 self._events.put_nowait(event)

@@ -104,8 +104,8 @@ class AnsweredConnection:
                 await self._transmit(job)
         finally:
             left = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
-            unsaid = tuple(each.job for each in left if each is not None)
-            self._on_event(ConnectionClosed("", unsaid))
+            untried = tuple(each.job for each in left if each is not None)
+            self._on_event(ConnectionClosed("", untried))
 
     async def _transmit(self, job: Transmission) -> None:
         try:

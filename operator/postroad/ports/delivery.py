@@ -119,7 +119,7 @@ class ContentFailed:
 class ConnectionClosed:
     """The connection has ended, or could not be opened.
 
-    `unsaid` are its jobs without another event, in their order: the next hop answered about none of
+    `untried` are its jobs without another event, in order: the next hop answered about none of
     their recipients, the end of none was sent, or it refused to go on (421) before it read them,
     and no attempt is counted. They may be submitted to
     another connection at once: each connection that opens finishes its first job, so this ends.
@@ -128,7 +128,7 @@ class ConnectionClosed:
     text: str
     """Why, as the text of an outcome. Empty: the caller closed it."""
 
-    unsaid: tuple[int, ...] = ()
+    untried: tuple[int, ...] = ()
 
 
 ConnectionEvent = ConnectionOpened | TakesSeries | JobFinished | ContentFailed | ConnectionClosed
@@ -157,7 +157,7 @@ class Connection(Protocol):
     It may wait for its first job before it opens. ConnectionOpened comes first, if at all, and
     ConnectionClosed last and once; TakesSeries comes in between whenever its number is another one.
     Each job has one event of its own before that, in the order of
-    submission, or is `unsaid`. A job that is submitted after the end is `unsaid` in one more
+    submission, or is `untried`. A job that is submitted after the end is `untried` in one more
     ConnectionClosed. Methods may be called while an event is handled.
     """
 
@@ -167,7 +167,7 @@ class Connection(Protocol):
         where it offers CHUNKING, perhaps its content."""
 
     def close(self) -> None:
-        """Finish what is being transmitted, and close. Jobs behind it are unsaid, also where their
+        """Finish what is being transmitted, and close. Jobs behind it are untried, also where their
         first commands went out: nothing else is begun. Idempotent."""
 
     def abort(self) -> None:

@@ -146,7 +146,7 @@ class MemoryConnection:
         """Transmit the first job; return whether the connection lasts."""
         loss = self._hop.losses.get(job.envelope.sender or "")
         if loss is Loss.BEFORE and self._finished:
-            return False  # it stays, and is unsaid
+            return False  # it stays, and is untried
         if loss in (Loss.BEFORE, Loss.WITHIN):
             return self._finish_all(job, LOST)
         if (reply := self._hop.unavailable.get(self._host)) is not None:

@@ -127,7 +127,7 @@ async def test_a_function_that_blocks_blocks_neither_the_loop_nor_other_threads(
     assert kinds(first) == [L, L]
     assert len(called) == 1, "it got no further thread while it has one"
     assert events.all == [ConnectionClosed(NO_THREAD, (2,))], "and the mail has no attempt"
-    assert closed.unsaid == (2,)
+    assert closed.untried == (2,)
     assert called[0].daemon, "it does not block the end of the process"
 
 
@@ -142,7 +142,7 @@ async def test_a_machine_without_threads_costs_no_attempt_and_no_place(
         patched.setattr(threading.Thread, "start", failing)
         events = Events()
         connector.open(NO_HOP, events).submit(a_job(1))
-        assert (await events.until_closed()).unsaid == (1,)
+        assert (await events.until_closed()).untried == (1,)
 
     assert kinds(await outcomes_of(connector)) == [D, D]
 

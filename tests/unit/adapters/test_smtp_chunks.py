@@ -138,7 +138,7 @@ async def test_a_close_amid_a_series_finishes_what_was_sent() -> None:
     await events.until_closed()
 
     assert list(events.finished) == list(range(1, 3 + MAX_SERIES))
-    assert events.unsaid == tuple(range(3 + MAX_SERIES, 30))
+    assert events.untried == tuple(range(3 + MAX_SERIES, 30))
 
 
 async def test_large_mails_go_by_data_and_lines_as_they_go_there() -> None:
@@ -155,7 +155,7 @@ async def test_large_mails_go_by_data_and_lines_as_they_go_there() -> None:
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_what_a_closed_connection_was_to_carry_is_unsaid(turns: int) -> None:
+async def test_what_a_closed_connection_was_to_carry_is_untried(turns: int) -> None:
     """The next hop closes so many turns of the loop after mails have come."""
     hop, events, unfit = FakeHop(extensions=CHUNKING), Events(), RememberedHops()
     connection = connect(hop, events, unfit=unfit)
@@ -173,7 +173,7 @@ async def test_what_a_closed_connection_was_to_carry_is_unsaid(turns: int) -> No
     await events.until_closed()
 
     if not was_sent:
-        assert events.unsaid == (3, 4, 5, 6)
+        assert events.untried == (3, 4, 5, 6)
         assert not unfit.has(NextHop("hop.example", 25, TlsMode.NONE))
 
 
@@ -192,19 +192,19 @@ async def test_an_lmtp_server_and_a_hop_without_chunking_get_no_chunks(
 
 
 WHAT_BECOMES_OF_SIX_JOBS = {
-    ("DOT", 2, "closes"): "delivered doubt unsaid unsaid unsaid unsaid",
-    ("DOT", 2, "silent"): "delivered doubt doubt doubt doubt unsaid",
-    ("DOT", 2, "421"): "delivered deferred unsaid unsaid unsaid unsaid",
-    ("MAIL", 3, "closes"): "delivered delivered doubt doubt doubt unsaid",
-    ("MAIL", 3, "silent"): "delivered delivered doubt doubt doubt unsaid",
-    ("MAIL", 3, "421"): "delivered delivered unsaid unsaid unsaid unsaid",
-    ("RCPT", 4, "closes"): "delivered delivered delivered doubt doubt unsaid",
-    ("RCPT", 4, "silent"): "delivered delivered doubt doubt doubt unsaid",
-    ("RCPT", 4, "421"): "delivered delivered delivered unsaid unsaid unsaid",
-    ("DOT", 4, "closes"): "delivered delivered delivered doubt doubt unsaid",
-    ("DOT", 4, "silent"): "delivered delivered doubt doubt doubt unsaid",
-    ("DOT", 4, "421"): "delivered delivered delivered deferred unsaid unsaid",
-    ("MAIL", 6, "closes"): "delivered delivered delivered delivered delivered unsaid",
+    ("DOT", 2, "closes"): "delivered doubt untried untried untried untried",
+    ("DOT", 2, "silent"): "delivered doubt doubt doubt doubt untried",
+    ("DOT", 2, "421"): "delivered deferred untried untried untried untried",
+    ("MAIL", 3, "closes"): "delivered delivered doubt doubt doubt untried",
+    ("MAIL", 3, "silent"): "delivered delivered doubt doubt doubt untried",
+    ("MAIL", 3, "421"): "delivered delivered untried untried untried untried",
+    ("RCPT", 4, "closes"): "delivered delivered delivered doubt doubt untried",
+    ("RCPT", 4, "silent"): "delivered delivered doubt doubt doubt untried",
+    ("RCPT", 4, "421"): "delivered delivered delivered untried untried untried",
+    ("DOT", 4, "closes"): "delivered delivered delivered doubt doubt untried",
+    ("DOT", 4, "silent"): "delivered delivered doubt doubt doubt untried",
+    ("DOT", 4, "421"): "delivered delivered delivered deferred untried untried",
+    ("MAIL", 6, "closes"): "delivered delivered delivered delivered delivered untried",
     ("DATA", 6, "421"): "delivered delivered delivered delivered delivered deferred",
     ("DATA", 6, "silent"): "delivered delivered doubt doubt doubt deferred",
     ("CONTENT", 6, "closes"): "delivered delivered delivered delivered delivered deferred",
@@ -238,8 +238,8 @@ def stopping(point: tuple[str, int], reply: bytes) -> tuple[FakeHop, Iterator[Tr
 
 
 def became(events: Events, job: int) -> str:
-    if job in events.unsaid:
-        return "unsaid"
+    if job in events.untried:
+        return "untried"
     [kind] = events.finished[job].values()
     return "doubt" if "may be delivered" in events.texts[job] else kind.value
 

@@ -111,7 +111,7 @@ def test_delivered_is_reported_only_of_mails_that_arrived_whole(
     st.booleans(),
     st.sampled_from([0, 3, 1000]),
 )
-def test_each_job_has_one_event_or_is_unsaid_whenever_a_connection_ends(
+def test_each_job_has_one_event_or_is_untried_whenever_a_connection_ends(
     how: str, late: int, turns: int, is_pipelined: bool, size: int
 ) -> None:
     """The last job is submitted after `late` turns of the loop, the end comes after `turns`."""

@@ -108,7 +108,7 @@ async def test_a_next_hop_that_goes_while_an_end_waits_has_no_mail(says: bytes) 
 
     assert events.finished == {1: {"b1@dest.example": DEFERRED}}
     assert "may be delivered" not in events.texts[1]
-    assert (events.unsaid, hop.kept) == ((2,), {})
+    assert (events.untried, hop.kept) == ((2,), {})
 
 
 async def test_a_close_leaves_out_a_mail_whose_first_commands_went_out() -> None:
@@ -124,7 +124,7 @@ async def test_a_close_leaves_out_a_mail_whose_first_commands_went_out() -> None
     await events.until_closed()
 
     assert events.finished == {1: {"b1@dest.example": DELIVERED}}
-    assert (events.unsaid, list(hop.kept)) == ((2, 3), [1])
+    assert (events.untried, list(hop.kept)) == ((2, 3), [1])
     assert hop.verbs[-1] == "DATA"
 
 
@@ -135,7 +135,7 @@ LATER = b"421 4.3.2 later\r\n"
 async def test_an_idle_session_ends_at_421_although_the_next_hop_does_not_close(
     extensions: tuple[str, ...],
 ) -> None:
-    """What is submitted then is unsaid, and goes elsewhere."""
+    """What is submitted then is untried, and goes elsewhere."""
     hop, events = FakeHop(extensions=extensions), Events()
     connection = connect(hop, events)
     connection.submit(a_job(1))
@@ -147,31 +147,31 @@ async def test_an_idle_session_ends_at_421_although_the_next_hop_does_not_close(
     await events.until_closed()
 
     assert events.finished == {1: {"b1@dest.example": DELIVERED}}
-    assert events.unsaid == (2,)
+    assert events.untried == (2,)
     assert hop.is_closing()
     assert events.all[-1] == ConnectionClosed("421 4.3.2 later", (2,))
 
 
 WHAT_BECOMES_OF_THREE_JOBS = {
-    ("GREETING", 0): "unsaid unsaid unsaid",
-    ("EHLO", 0): "unsaid unsaid unsaid",
-    ("MAIL", 1): "deferred unsaid unsaid",
-    ("RCPT", 1): "deferred unsaid unsaid",
-    ("DATA", 1): "deferred unsaid unsaid",
-    ("CONTENT", 1): "deferred unsaid unsaid",
-    ("DOT", 1): "doubt unsaid unsaid",
-    ("MAIL", 2): "delivered unsaid unsaid",
-    ("RCPT", 2): "delivered unsaid unsaid",
-    ("DATA", 2): "delivered deferred unsaid",
-    ("CONTENT", 2): "delivered deferred unsaid",
-    ("DOT", 2): "delivered doubt unsaid",
-    ("MAIL", 3): "delivered delivered unsaid",
-    ("RCPT", 3): "delivered delivered unsaid",
+    ("GREETING", 0): "untried untried untried",
+    ("EHLO", 0): "untried untried untried",
+    ("MAIL", 1): "deferred untried untried",
+    ("RCPT", 1): "deferred untried untried",
+    ("DATA", 1): "deferred untried untried",
+    ("CONTENT", 1): "deferred untried untried",
+    ("DOT", 1): "doubt untried untried",
+    ("MAIL", 2): "delivered untried untried",
+    ("RCPT", 2): "delivered untried untried",
+    ("DATA", 2): "delivered deferred untried",
+    ("CONTENT", 2): "delivered deferred untried",
+    ("DOT", 2): "delivered doubt untried",
+    ("MAIL", 3): "delivered delivered untried",
+    ("RCPT", 3): "delivered delivered untried",
     ("DATA", 3): "delivered delivered deferred",
     ("CONTENT", 3): "delivered delivered deferred",
     ("DOT", 3): "delivered delivered doubt",
 }
-"""By the point and the mail at which the next hop stops. Its first job is never unsaid, once it was
+"""By the point and the mail at which the next hop stops. Its first job is never untried once it was
 sent: else a next hop that stops there would have it come for ever."""
 
 
@@ -206,8 +206,8 @@ async def test_what_becomes_of_jobs_wherever_a_next_hop_stops(
 
 
 def became(events: Events, job: int) -> str:
-    if job in events.unsaid:
-        return "unsaid"
+    if job in events.untried:
+        return "untried"
     [kind] = events.finished[job].values()
     return "doubt" if "may be delivered" in events.texts[job] else kind.value
 
@@ -224,10 +224,10 @@ async def test_a_next_hop_that_only_greets_finishes_a_job() -> None:
     await events.until_closed()
 
     assert events.finished == {1: {"b1@dest.example": DEFERRED}}
-    assert events.unsaid == (2,)
+    assert events.untried == (2,)
 
 
-async def test_an_abort_before_an_answer_leaves_the_first_job_unsaid() -> None:
+async def test_an_abort_before_an_answer_leaves_the_first_job_untried() -> None:
     hop, events = FakeHop(silent_at("MAIL", 1)), Events()
     connection = connect(hop, events)
     for job in (1, 2):
@@ -238,7 +238,7 @@ async def test_an_abort_before_an_answer_leaves_the_first_job_unsaid() -> None:
     await events.until_closed()
 
     assert events.finished == {}
-    assert events.unsaid == (1, 2)
+    assert events.untried == (1, 2)
 
 
 async def test_a_mail_that_the_next_hop_cannot_take_is_finished_without_a_command() -> None:
@@ -326,13 +326,13 @@ async def test_a_reply_too_many_fails_no_recipient_of_the_next_mail(stray: str, 
     assert FAILED not in {kind for kinds in events.finished.values() for kind in kinds.values()}
 
 
-async def test_a_limit_on_mails_leaves_the_others_unsaid() -> None:
+async def test_a_limit_on_mails_leaves_the_others_untried() -> None:
     events = await carried(
         FakeHop(extensions=("PIPELINING", "LIMITS MAILMAX=2")), map(a_job, range(5))
     )
 
     assert list(events.finished) == [0, 1]
-    assert events.unsaid == (2, 3, 4)
+    assert events.untried == (2, 3, 4)
 
 
 async def test_a_peer_that_closes_while_no_job_is_there_is_noticed() -> None:
@@ -342,10 +342,10 @@ async def test_a_peer_that_closes_while_no_job_is_there_is_noticed() -> None:
     await quiet()
     hop.end()
 
-    assert (await events.until_closed()).unsaid == ()
+    assert (await events.until_closed()).untried == ()
     connection.submit(a_job(1))
     await quiet()
-    assert events.unsaid == (1,)
+    assert events.untried == (1,)
 
 
 async def test_a_connection_that_is_closed_waits_for_the_reply_to_quit() -> None:

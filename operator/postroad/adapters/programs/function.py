@@ -123,9 +123,9 @@ class SerialConnection:
                     await self._changed.wait()
         finally:
             await self._handing.close()
-            unsaid = tuple(each.job for each in self._jobs)
+            untried = tuple(each.job for each in self._jobs)
             self._has_ended = True
-            self._on_event(ConnectionClosed("" if self._is_aborted else text, unsaid))
+            self._on_event(ConnectionClosed("" if self._is_aborted else text, untried))
 
     async def _carry(self, job: Transmission) -> str:
         """Hand one mail over, and report what came of it; return why the connection ends, or the

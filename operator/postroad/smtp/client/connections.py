@@ -254,16 +254,16 @@ class SmtpConnection:
                 await self._session.quit()
             else:
                 self._session.abort()
-        unsaid = []
+        untried = []
         for jobs in (self._line.begun, self._line.behind):
             while jobs:
-                unsaid.append(jobs[0].number)
+                untried.append(jobs[0].number)
                 await jobs.popleft().release()
         self._has_ended = True
-        self._on_event(ConnectionClosed("" if error is None else text_of(error), tuple(unsaid)))
+        self._on_event(ConnectionClosed("" if error is None else text_of(error), tuple(untried)))
 
     async def _finish_begun(self, session: ClientSession, error: WireError | None) -> None:
-        """Report the jobs that the end of the connection finishes; the others are unsaid."""
+        """Report the jobs that the end of the connection finishes; the others are untried."""
         line, why = self._line, error or ConnectionLost()
         if line.first is not None and not await self._interrupt(session, why):
             return

@@ -78,7 +78,7 @@ class ConnectionJob:
             reading.cancel()
             await asyncio.wait((reading,))
         if reading is not None and not reading.cancelled():
-            reading.exception()  # else asyncio logs that of a job that is unsaid
+            reading.exception()  # else asyncio logs that of a job that is untried
         if self._resources is not None:
             await self._resources.aclose()
 

@@ -164,8 +164,8 @@ class Transmissions:
         match event:
             case JobFinished(number_of_job, _) | ContentFailed(number_of_job, _):
                 numbers: Iterable[int] = (number_of_job,)
-            case ConnectionClosed(_, unsaid):
-                numbers = unsaid if link.connection else self._jobs.on_connection(number)
+            case ConnectionClosed(_, untried):
+                numbers = untried if link.connection else self._jobs.on_connection(number)
             case _:
                 numbers = ()
         return [job for each in numbers if (job := self._jobs.get(each)) is not None]
