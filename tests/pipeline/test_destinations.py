@@ -1,4 +1,4 @@
-"""Destinations: how sites answered, what came of what they deferred, and what is out of line."""
+"""Destinations: how sites answered, what came of what they deferred, and anomalies."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_delivery_to_another_recipient_in_the_same_attempt_is_no_recovery(
     assert (line.deferred_mails, line.recovered) == (1, 0)
 
 
-def test_a_class_that_the_days_before_hardly_had_is_out_of_line(spark: SparkSession) -> None:
+def test_a_class_that_the_days_before_hardly_had_is_an_anomaly(spark: SparkSession) -> None:
     history = History(now=NOON - 3 * DAY)
     history.end(history.accept("", TO), "delivered", delivered(count=95))
     history.end(history.accept("", TO), "rejected", failed(count=5))
@@ -112,7 +112,7 @@ def test_a_class_that_the_days_before_hardly_had_is_out_of_line(spark: SparkSess
 
     line = only(spark, history)
 
-    assert [str(each) for each in line.out_of_line] == [
+    assert [str(each) for each in line.anomalies] == [
         "refused 40.0% (before: 5.0%)",
         "blocked 35.0% (before: 0.0%)",
     ]
@@ -124,7 +124,7 @@ def test_replies_of_more_than_seven_days_ago_are_no_measure(spark: SparkSession)
     history.now = NOON
     history.end(history.accept("", TO), "rejected", failed(count=100))
 
-    assert only(spark, history).out_of_line == ()
+    assert only(spark, history).anomalies == ()
 
 
 @pytest.mark.parametrize("seed", [3, 4])

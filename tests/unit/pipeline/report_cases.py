@@ -9,7 +9,7 @@ from postroad.domain.configuration.advice import SliceCount
 from postroad.domain.queues.selection import AGES
 from postroad.pipeline.answers.lines import (
     AgesLine,
-    Departure,
+    Anomaly,
     DestinationLine,
     ReasonCount,
     Tally,
@@ -43,7 +43,7 @@ def traffic(hour: datetime | None, accepted: int, p50: float | None) -> TrafficL
     )
 
 
-def destination(domain: str, *departures: Departure) -> DestinationLine:
+def destination(domain: str, *anomalies: Anomaly) -> DestinationLine:
     return DestinationLine(
         domain=domain,
         site="mx.example.net",
@@ -52,13 +52,13 @@ def destination(domain: str, *departures: Departure) -> DestinationLine:
         reasons=(ReasonCount("rate", 450, "<b>slow down</b> & wait", 100),),
         deferred_mails=90,
         recovered=80,
-        out_of_line=departures,
+        anomalies=anomalies,
     )
 
 
 def full(destinations: int = 3) -> QueueReport:
     lines = [destination(f"d{number}.example") for number in range(destinations)]
-    lines[0] = destination(HOSTILE, Departure("rate", 0.1, 0.01))
+    lines[0] = destination(HOSTILE, Anomaly("rate", 0.1, 0.01))
     ages = {age_name(limit): place for place, limit in enumerate(AGES)}
     stretch = EMPTY.coverage.stretch
     return replace(

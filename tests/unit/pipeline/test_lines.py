@@ -9,7 +9,7 @@ from postroad.domain.delivery.attempts import OutcomeCount
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.pipeline.answers.lines import (
-    Departure,
+    Anomaly,
     DestinationLine,
     JobAnswer,
     ReasonCount,
@@ -31,7 +31,7 @@ REFUSING = DestinationLine(
     (ReasonCount("rate", 450, "slow down", 30), ReasonCount("blocked", 0, "listed", 20)),
     9,
     4,
-    (Departure("blocked", 0.2, 0.01),),
+    (Anomaly("blocked", 0.2, 0.01),),
 )
 ENTRY = TraceLine(
     "mail", "entry", "", "", (), ("b.example",), 700, 1, NOON, NOON, None, "replaced", None,
@@ -95,7 +95,7 @@ def test_json_says_first_what_the_answer_is_about() -> None:
     assert line["reasons"][0] == {
         "reason": "rate", "code": 450, "words": "slow down", "count": 30,
     }  # fmt: skip
-    assert line["out_of_line"] == [{"what": "blocked", "share": 0.2, "share_before": 0.01}]
+    assert line["anomalies"] == [{"what": "blocked", "share": 0.2, "share_before": 0.01}]
 
 
 def test_moments_and_kinds_in_json() -> None:

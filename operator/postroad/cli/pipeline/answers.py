@@ -49,14 +49,14 @@ async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLin
 @lake_job
 async def destinations(asked: AskedLake) -> JobAnswer[DestinationLine]:
     """Answers of each destination: rates, the commonest reasons, what was delivered on a retry, and
-    what is out of line with the 7 days before."""
+    anomalies beside the 7 days before."""
     from postroad.pipeline.spark.jobs.traffic import destinations as find
     from postroad.pipeline.spark.lake.lake import in_thread
 
     coverage = await asked.coverage()
     lines = await in_thread(find, asked.lake.entries(), coverage.stretch)
-    out_of_line = sum(bool(each.out_of_line) for each in lines)
-    return JobAnswer("destinations", coverage, lines, out_of_line)
+    anomalies = sum(bool(each.anomalies) for each in lines)
+    return JobAnswer("destinations", coverage, lines, anomalies)
 
 
 async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:

@@ -1,5 +1,5 @@
 """Answers of jobs: one typed line for each thing they found, as text and as JSON; which replies of
-a destination are out of line with the days before; advice about the view's configuration. Pure.
+a destination are anomalies beside the days before; advice about the view's configuration. Pure.
 
 Window and buckets are the decision of `domain.configuration.advice`, over a longer history than the
 view has. The pace follows from the window: an update every few slices. Source: ADR 0047.
@@ -27,7 +27,7 @@ MIN_REPLIES = 20
 
 FACTOR = 2
 DISTANCE = 4
-"""A share is out of line where it has doubled, or what is beside it has halved, and where it lies
+"""A share is an anomaly where it has doubled, or what is beside it has halved, and where it lies
 further off than chance takes one of ten thousand destinations: by four standard errors of the
 difference of two shares."""
 
@@ -50,7 +50,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class Anomaly:
     """A share of the outcomes that has grown: of all refusals, or of one class."""
 
     what: str
@@ -61,17 +61,17 @@ class Departure:
         return f"{self.what} {self.share:.1%} (before: {self.share_before:.1%})"
 
 
-def departures(
+def anomalies(
     now: Tally, classes: Mapping[str, int], before: Tally, classes_before: Mapping[str, int]
-) -> tuple[Departure, ...]:
-    """Return what has grown out of line, the refusals as a whole first. Nothing is
+) -> tuple[Anomaly, ...]:
+    """Return what has grown so, the refusals as a whole first. Nothing is
     compared with fewer than 20 outcomes on either side."""
     if min(now.total, before.total) < MIN_REPLIES:
         return ()
     counts = {REFUSED: (now.refused, before.refused)}
     counts |= {each: (classes[each], classes_before.get(each, 0)) for each in sorted(classes)}
     return tuple(
-        Departure(what, count / now.total, count_before / before.total)
+        Anomaly(what, count / now.total, count_before / before.total)
         for what, (count, count_before) in counts.items()
         if _has_grown(count, now.total, count_before, before.total)
     )
@@ -214,7 +214,7 @@ class DestinationLine:
 
     HEAD: ClassVar[tuple[str, ...]] = (
         "to", "site", "outcomes", "delivered", "deferred", "failed", "recovered", "classes",
-        "commonest reasons", "out of line",
+        "commonest reasons", "anomalies",
     )  # fmt: skip
 
     domain: str
@@ -224,7 +224,7 @@ class DestinationLine:
     reasons: tuple[ReasonCount, ...]
     deferred_mails: int
     recovered: int
-    out_of_line: tuple[Departure, ...]
+    anomalies: tuple[Anomaly, ...]
 
     def cells(self) -> tuple[str, ...]:
         tally, mails = self.outcomes, self.deferred_mails
@@ -238,7 +238,7 @@ class DestinationLine:
             f"{self.recovered} of {mails}" if mails else MISSING,
             ", ".join(f"{name} {count}" for name, count in by_frequency) or MISSING,
             "; ".join(map(str, self.reasons)) or MISSING,
-            "; ".join(map(str, self.out_of_line)) or MISSING,
+            "; ".join(map(str, self.anomalies)) or MISSING,
         )
 
 

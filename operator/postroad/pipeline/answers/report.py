@@ -176,23 +176,23 @@ def duration_text(seconds: float) -> str:
 
 _DESTINATION_HEAD = (
     *("to", "site", "recipients", "delivered", "deferred", "failed", "recovered"),
-    *("commonest reasons", "out of line"),
+    *("commonest reasons", "anomalies"),
 )
 
 
 def _destinations(lines: Sequence[DestinationLine]) -> str:
-    rows = [(_destination(each), bool(each.out_of_line)) for each in lines[:SHOWN]]
+    rows = [(_destination(each), bool(each.anomalies)) for each in lines[:SHOWN]]
     more = len(lines) - SHOWN
     rest = _aside(f"and {more:,} more: <code>postroad pipeline destinations</code> lists all.")
     return _table(_DESTINATION_HEAD, rows, numbers=range(2, 7)) + (rest if more > 0 else "")
 
 
 def _destination(line: DestinationLine) -> tuple[str, ...]:
-    domain, site, total, delivered, deferred, failed, recovered, _, reasons, departures = (
+    domain, site, total, delivered, deferred, failed, recovered, _, reasons, anomalies = (
         line.cells()
     )
     return (domain, site, f"{int(total):,}", delivered, deferred, failed, recovered, reasons,
-            departures)  # fmt: skip
+            anomalies)  # fmt: skip
 
 
 _Row = tuple[Sequence[str], bool]

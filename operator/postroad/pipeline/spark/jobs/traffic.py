@@ -1,4 +1,4 @@
-"""The jobs `traffic` and `destinations`. Both count movements: one line for each thing that
+"""The jobs `traffic` and `destinations`. Both count events of mail: one line for each thing that
 happened to some recipients of an entry at one moment.
 
 Entries are read once: each is repeated for its parts, and these for their domains or outcomes. No
@@ -25,7 +25,7 @@ from postroad.pipeline.answers.lines import (
     ReasonCount,
     Tally,
     TrafficLine,
-    departures,
+    anomalies,
 )
 from postroad.pipeline.archive.planning import Stretch
 from postroad.pipeline.spark.lake.lake import within
@@ -48,7 +48,7 @@ _OUTCOME = ("domain", "kind", "count", *_WITHOUT)
 _NOT_ASCII = r"[^\x00-\x7F]"
 
 
-def movements(entries: DataFrame, stretch: Stretch) -> DataFrame:
+def mail_events(entries: DataFrame, stretch: Stretch) -> DataFrame:
     """Return what happened in a stretch of time.
 
     `kind` is `accepted`, an outcome of an attempt (delivered, deferred, failed), or how recipients
@@ -72,7 +72,7 @@ def movements(entries: DataFrame, stretch: Stretch) -> DataFrame:
 
 
 def attempts(entries: DataFrame, stretch: Stretch) -> DataFrame:
-    """Return those of `movements` that an attempt made."""
+    """Return those of `mail_events` that an attempt made."""
     attempted = _near(entries, stretch).where(_has_outcomes())
     return _lines(attempted.withColumn("part", F.lit(_ATTEMPTED)), stretch)
 
@@ -182,7 +182,7 @@ def traffic(
     line."""
     hour = F.unix_micros(F.date_trunc("hour", "at"))  # no local time of Python's
     waited = F.when(_is_delivery(), F.unix_millis("at") - F.unix_millis("accepted_at"))
-    found = movements(entries, stretch).withColumns({"hour": hour, "milliseconds": waited})
+    found = mail_events(entries, stretch).withColumns({"hour": hour, "milliseconds": waited})
     parts = [each for each in TRAFFIC_PARTS if each in by]
     # First by the time to delivery too: Spark compiles sums, and shares not.
     counted = found.groupBy(*parts, "milliseconds").agg(*_counts())
@@ -277,7 +277,7 @@ def _recoveries(entries: DataFrame, stretch: Stretch) -> DataFrame:
     is_deferral = (F.col("kind") == OutcomeKind.DEFERRED.value) & within(F.col("at"), [stretch])
     is_delivery = F.col("kind") == OutcomeKind.DELIVERED.value
     mails = (
-        movements(entries, Stretch(stretch.first, LATEST))
+        mail_events(entries, Stretch(stretch.first, LATEST))
         .groupBy("mail_id", "domain")
         .agg(
             F.min(F.when(is_deferral, F.struct("at", "site"))).alias("first"),
@@ -320,7 +320,7 @@ class _Replies:
             reasons=_commonest(self.reasons),
             deferred_mails=deferred_mails,
             recovered=recovered,
-            out_of_line=departures(now, self.classes, before, self.classes_before),
+            anomalies=anomalies(now, self.classes, before, self.classes_before),
         )
 
 
