@@ -28,7 +28,7 @@ from postroad.domain.queues.entries import (
     PurgeWatermark,
     Traits,
 )
-from postroad.ports.marks import Counts, PartitionStamp
+from postroad.ports.marks import Counts, PartitionVersion
 from postroad.ports.view import View
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class PurgeWatermarkContract:
         await view.set_watermark(PARTITION, WATERMARK)
 
         assert await view.mark(key(1, Partition(START, 2))) is None
-        assert (await view.stamp(Partition(START, 2))).watermark is None
+        assert (await view.version(Partition(START, 2))).watermark is None
 
     async def test_what_ended_before_the_line_keeps_its_mark(self, view: View) -> None:
         await view.mark_delivered(key(1), NOW, NO_TRAITS)
@@ -131,10 +131,10 @@ class PurgeWatermarkContract:
 
         assert await view.set_watermark(PARTITION, older) == WATERMARK
         assert await view.set_watermark(PARTITION, WATERMARK) == WATERMARK
-        assert (await view.stamp(PARTITION)).watermark == WATERMARK
+        assert (await view.version(PARTITION)).watermark == WATERMARK
         assert await view.set_watermark(PARTITION, further) == WATERMARK
 
-        assert (await view.stamp(PARTITION)).watermark == further
+        assert (await view.version(PARTITION)).watermark == further
         assert await view.mark(key(7)) == replace(PURGED, ending=replace(REMOVED, at=NOW + HOUR))
 
     async def test_of_lines_drawn_at_once_the_furthest_stays(self, view: View) -> None:
@@ -142,7 +142,7 @@ class PurgeWatermarkContract:
 
         before = await asyncio.gather(*(view.set_watermark(PARTITION, each) for each in watermarks))
 
-        assert (await view.stamp(PARTITION)).watermark == watermarks[1]
+        assert (await view.version(PARTITION)).watermark == watermarks[1]
         assert None in before
 
     async def test_a_line_is_no_mark_of_any_entry(self, view: View) -> None:
@@ -189,22 +189,22 @@ class PurgeWatermarkContract:
         assert found == [(key(number).enqueue_id, number == 2) for number in (1, 2, 3, 4)]
 
     async def test_blobs_are_deleted_up_to_where_it_is_recorded(self, view: View) -> None:
-        assert (await view.stamp(PARTITION)).are_blobs_deleted
+        assert (await view.version(PARTITION)).are_blobs_deleted
         await view.set_watermark(PARTITION, WATERMARK)
-        assert not (await view.stamp(PARTITION)).are_blobs_deleted
+        assert not (await view.version(PARTITION)).are_blobs_deleted
 
         await view.mark_blobs_deleted(PARTITION, key(3).enqueue_id)
-        assert not (await view.stamp(PARTITION)).are_blobs_deleted
+        assert not (await view.version(PARTITION)).are_blobs_deleted
         await view.mark_blobs_deleted(PARTITION, WATERMARK.through)
-        assert (await view.stamp(PARTITION)).are_blobs_deleted
+        assert (await view.version(PARTITION)).are_blobs_deleted
 
         await view.set_watermark(PARTITION, PurgeWatermark(key(6).enqueue_id, NOW))
-        assert not (await view.stamp(PARTITION)).are_blobs_deleted
+        assert not (await view.version(PARTITION)).are_blobs_deleted
 
     async def test_signs_tell_that_a_mark_was_written(self, view: View) -> None:
-        assert await view.stamp(PARTITION) == PartitionStamp()
+        assert await view.version(PARTITION) == PartitionVersion()
         began = await time_of(view)
-        stamp = [PartitionStamp()]
+        version = [PartitionVersion()]
         writes: list[Callable[[], Awaitable[object]]] = [
             lambda: view.mark_delivered(key(6), NOW, NO_TRAITS),
             lambda: view.end(key(7), REMOVED, NO_TRAITS),
@@ -214,15 +214,15 @@ class PurgeWatermarkContract:
         for number, write in enumerate(writes, 1):
             await asyncio.sleep(0.005)  # the view's clock goes on
             await write()
-            stamp.append(await view.stamp(PARTITION))
-            assert stamp[number] != stamp[number - 1]
+            version.append(await view.version(PARTITION))
+            assert version[number] != version[number - 1]
 
-        last = stamp[-1]
+        last = version[-1]
         assert (last.watermark, last.purged) == (WATERMARK, WATERMARK.through)
         soon = await time_of(view) + timedelta(seconds=5)
         assert last.settled(soon)
         assert not last.settled(began - timedelta(milliseconds=1))
-        assert PartitionStamp().settled(datetime.min.replace(tzinfo=UTC))
+        assert PartitionVersion().settled(datetime.min.replace(tzinfo=UTC))
 
     async def test_deleting_marks_takes_the_line_along(self, view: View) -> None:
         await view.set_watermark(PARTITION, WATERMARK)
@@ -230,4 +230,4 @@ class PurgeWatermarkContract:
         await view.delete_marks(PARTITION)
 
         assert await view.mark(key(1)) is None
-        assert (await view.stamp(PARTITION)).watermark is None
+        assert (await view.version(PARTITION)).watermark is None

@@ -1050,7 +1050,7 @@ class ViewContract:
         assert sum([each async for each in view.erase_slices([START], 2)]) == 0
 
         assert await view.mark(key(1)) is None
-        assert (await view.stamp(Partition(START, 0))).watermark is None
+        assert (await view.version(Partition(START, 0))).watermark is None
 
     async def test_delivery_records_go_with_the_rows_and_dead_letters_of_their_mails(
         self, view: View

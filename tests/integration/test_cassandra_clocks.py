@@ -127,7 +127,7 @@ async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
     assert [each async for each in one.rows(PARTITION)] == [new]
     assert [each async for each, _ in one.marks(PARTITION)] == [new.enqueue_id]
     assert [each async for each in one.dead_letters()] == [new_dead_letter]
-    assert (await one.stamp(PARTITION)).watermark is None
+    assert (await one.version(PARTITION)).watermark is None
 
 
 async def test_a_row_of_a_machine_that_was_paused_outlives_an_earlier_cleanup(

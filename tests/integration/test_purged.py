@@ -68,8 +68,8 @@ async def watermarks_of(place: RealQueue, view: View, until: datetime) -> list[P
     """Return the watermarks in the partitions of the last minutes."""
     starts = slices_between(until - timedelta(minutes=10), until, WINDOW)
     partitions = [Partition(start, bucket) for start in starts for bucket in range(place.buckets)]
-    stamp = await asyncio.gather(*(view.stamp(each) for each in partitions))
-    return [each.watermark for each in stamp if each.watermark is not None]
+    version = await asyncio.gather(*(view.version(each) for each in partitions))
+    return [each.watermark for each in version if each.watermark is not None]
 
 
 async def clean_until(place: RealQueue, queue: DistributedQueue, moment: datetime) -> None:

@@ -167,10 +167,10 @@ async def test_what_was_asked_is_read_as_the_view_reads_it(
     purged = wanted[1]
     through = an_entry(purged, 9).enqueue_id
     await view.set_watermark(purged, PurgeWatermark(through, START + 2 * HOUR))
-    stamps = {each: await view.stamp(each) for each in (*wanted, empty)}
+    versions = {each: await view.version(each) for each in (*wanted, empty)}
     reader = PartitionReader(configured, keyspace, QUEUE, plain)
 
-    read = await reader.read(stamps)
+    read = await reader.read(versions)
 
     expected = {each: await expected_of(view, each) for each in wanted}
     assert {line.state for line in expected[purged][0]} == {
@@ -193,7 +193,7 @@ async def test_an_entry_that_changes_after_the_reading_stays_as_it_was_read(
     entry = an_entry(partition, 1)
     await view.insert(entry)
     reader = PartitionReader(configured, keyspace, "mail.changing", plain)
-    read = await reader.read({partition: await view.stamp(partition)})
+    read = await reader.read({partition: await view.version(partition)})
 
     await view.insert(replace(an_entry(partition, 2)))
     await view.delete_rows(partition, datetime(2100, 1, 1, tzinfo=UTC))
@@ -207,7 +207,7 @@ async def test_over_tls_a_server_of_another_authority_is_refused(
     """The server asks for a client certificate too."""
     view, partition = store.view("mail.encrypted"), Partition(START, 0)
     await view.insert(an_entry(partition, 1))
-    stamps = {partition: await view.stamp(partition)}
+    versions = {partition: await view.version(partition)}
     made, other = (Certificates.make(folder) for folder in made_in(tmp_path, "made", "other"))
     context = made.server_context()
     context.load_verify_locations(made.authority)
@@ -221,9 +221,9 @@ async def test_over_tls_a_server_of_another_authority_is_refused(
                 reader = PartitionReader(spark, keyspace, "mail.encrypted", plain)
                 if of is other:
                     with pytest.raises(JobFailed):
-                        await reader.read(stamps)
+                        await reader.read(versions)
                 else:
-                    read = await reader.read(stamps)
+                    read = await reader.read(versions)
                     assert read.counts[partition].rows == 1
                     assert line.certified > 0
 

@@ -23,7 +23,7 @@ from postroad.pipeline.spark.lake.extent import Extent, extent_of
 from postroad.pipeline.spark.lake.lake import LakeTables, in_thread, open_lake, ranges_of
 from postroad.pipeline.spark.lake.schema import ENTRIES
 from postroad.pipeline.spark.session import translated
-from postroad.ports.marks import PartitionStamp
+from postroad.ports.marks import PartitionVersion
 from support.archive_story import NO_STOP, Entries, Stopped, Story, happen
 from support.entry_lines import EntryLine, entry_line
 from support.in_memory_cluster import InMemoryCluster
@@ -113,20 +113,20 @@ def test_the_entries_of_the_named_partitions_are_replaced_and_no_others(
     )
 
 
-STAMP = PartitionStamp(
+VERSION = PartitionVersion(
     PurgeWatermark(UUID(int=5), START), UUID(int=4), START + timedelta(microseconds=7), START
 )
 
 
 def test_the_lines_of_slices_come_back_as_they_were_put(lake: LakeTables) -> None:
     archived = [
-        ArchivedPartition(Partition(START + day * timedelta(days=1), bucket), stamp, WINDOW)
+        ArchivedPartition(Partition(START + day * timedelta(days=1), bucket), version, WINDOW)
         for day in range(3)
-        for bucket, stamp in enumerate((STAMP, PartitionStamp()))
+        for bucket, version in enumerate((VERSION, PartitionVersion()))
     ]
     lake.put_slices(archived)
     last = ArchivedPartition(
-        *(archived[-1].partition, STAMP, HOUR),
+        *(archived[-1].partition, VERSION, HOUR),
         is_settled=True, is_over=True, is_final=True, rows=5, undecodable=1,
     )  # fmt: skip
 
@@ -156,8 +156,8 @@ def test_gaps_are_replaced_and_runs_added(lake: LakeTables) -> None:
 def test_the_extent_names_what_a_reading_discarded(lake: LakeTables) -> None:
     assert extent_of(lake) == Extent(None, None, None, (), None)
     starts = [START + number * HOUR for number in range(3)]
-    kept = [ArchivedPartition(Partition(each, 0), STAMP, WINDOW, rows=1) for each in starts]
-    discarded = [ArchivedPartition(Partition(starts[1], each), STAMP, WINDOW) for each in (1, 2)]
+    kept = [ArchivedPartition(Partition(each, 0), VERSION, WINDOW, rows=1) for each in starts]
+    discarded = [ArchivedPartition(Partition(starts[1], each), VERSION, WINDOW) for each in (1, 2)]
     lake.put_slices([*kept, *discarded])
     for job, began in (("archive", START), ("archive", START + HOUR), ("forget", starts[2])):
         lake.put_run(Run(uuid4(), job, began, began + HOUR, {}))

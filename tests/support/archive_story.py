@@ -13,10 +13,10 @@ from postroad.adapters.memory.view.view import MemoryView
 from postroad.distributed.entries.live_slices import with_marks
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.selection import Selector
-from postroad.pipeline.archive.archive import Archive, Lake, PartitionsRead, Run, Stamps
+from postroad.pipeline.archive.archive import Archive, Lake, PartitionsRead, Run, Versions
 from postroad.pipeline.archive.planning import ArchivedPartition, Gap, ReadCounts
 from postroad.pipeline.states import EntryState
-from postroad.ports.marks import PartitionStamp
+from postroad.ports.marks import PartitionVersion
 from support.entry_lines import EntryLine, entry_line
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
@@ -41,20 +41,20 @@ class SourceOverView:
         self._view = view
         self.read_partitions: list[Partition] = []
 
-    async def read(self, stamps: Stamps) -> PartitionsRead[Entries]:
+    async def read(self, versions: Versions) -> PartitionsRead[Entries]:
         entries: Entries = {}
         counts = {}
-        for partition, stamp in stamps.items():
+        for partition, version in versions.items():
             self.read_partitions.append(partition)
-            counts[partition] = await self._partition(partition, entries, stamp)
+            counts[partition] = await self._partition(partition, entries, version)
         return PartitionsRead(entries, counts)
 
     async def _partition(
-        self, partition: Partition, entries: Entries, stamp: PartitionStamp
+        self, partition: Partition, entries: Entries, version: PartitionVersion
     ) -> ReadCounts:
         rows = live = unfinished = 0
         lines = self._view.rows(partition)
-        async for row, mark in with_marks(self._view, partition, lines, id_of, stamp=stamp):
+        async for row, mark in with_marks(self._view, partition, lines, id_of, version=version):
             rows += 1
             live += not EntryState.of(mark).is_final
             unfinished += mark is not None and mark.is_unfinished_replacement

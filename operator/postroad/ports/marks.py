@@ -36,13 +36,13 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionStamp:
-    """Stamp that shows, without reading them, whether a partition got marks: the watermark of the
+class PartitionVersion:
+    """Version that shows, without reading them, whether a partition got marks: the watermark of the
     last purge, up to where its blobs are deleted, and when a delivery and another ending were
     last written, by the view's clock.
 
-    Between two readings with equal stamps no mark was written, if the stamp was `settled` at the
-    first one and no writer's clock was further off than clocks may be.
+    Between two readings with equal versions no mark was written, if the version was `settled` at
+    the first one and no writer's clock was further off than clocks may be.
     """
 
     watermark: PurgeWatermark | None = None
@@ -101,8 +101,8 @@ class Marks(Protocol):
         """Yield the marks of replacements under way, with what they repeat of their rows, page by
         page."""
 
-    async def stamp(self, partition: Partition) -> PartitionStamp:
-        """Return the partition's stamp: one small read."""
+    async def version(self, partition: Partition) -> PartitionVersion:
+        """Return the partition's version: one small read."""
 
     async def mark_delivered(
         self,

@@ -26,7 +26,7 @@ from postroad.domain.queues.entries import (
     Traits,
 )
 from postroad.domain.values.identifiers import FIRST
-from postroad.ports.marks import Counts, PartitionStamp
+from postroad.ports.marks import Counts, PartitionVersion
 from support.scripted_session import ScriptedSession
 from support.stored_rows import stored
 
@@ -217,17 +217,17 @@ async def test_unfinished_replacements_have_marks_and_traits(
     assert [each async for each in marks.unfinished(PARTITION)] == [(Mark(ending=REPLACED), TRAITS)]
 
 
-async def test_a_stamp_has_the_watermark_and_the_last_writes(
+async def test_a_version_has_the_watermark_and_the_last_writes(
     session: ScriptedSession, marks: CassandraMarks
 ) -> None:
     microseconds = int(NOW.timestamp()) * 1_000_000
     row = {"purged_through": UUID(int=5), "purged_at": NAIVE, "swept_through": UUID(int=4)}
     written = {"delivered": microseconds, "ended": None}
-    session.answer(mark_statements.SELECT_STAMP, [], [row | written])
+    session.answer(mark_statements.SELECT_VERSION, [], [row | written])
 
-    assert await marks.stamp(PARTITION) == PartitionStamp()
+    assert await marks.version(PARTITION) == PartitionVersion()
     purged = PurgeWatermark(UUID(int=5), NOW)
-    assert await marks.stamp(PARTITION) == PartitionStamp(purged, UUID(int=4), NOW, None)
+    assert await marks.version(PARTITION) == PartitionVersion(purged, UUID(int=4), NOW, None)
 
 
 @pytest.mark.parametrize("domains", [20, 21])
@@ -276,15 +276,15 @@ async def test_endings_go_together_unless_a_purge_ended_one(
     sent: int,
 ) -> None:
     line = None if through is None else UUID(int=through)
-    stamp = {"purged_through": line, "purged_at": NAIVE, "swept_through": None}
-    session.answer(mark_statements.SELECT_STAMP, [stamp | {"delivered": None, "ended": None}])
+    version = {"purged_through": line, "purged_at": NAIVE, "swept_through": None}
+    session.answer(mark_statements.SELECT_VERSION, [version | {"delivered": None, "ended": None}])
     session.answer(mark_statements.END, [{"[applied]": answer}])
 
     assert await marks.end_together(ENDED) is ends
     assert [values[-1] for values in session.values_of(mark_statements.END)] == [line] * sent
 
 
-def stamped(through: int | None) -> list[dict[str, Any]]:
+def versioned(through: int | None) -> list[dict[str, Any]]:
     if through is None:
         return []
     row = {"purged_through": UUID(int=through), "purged_at": NAIVE, "swept_through": None}
@@ -294,7 +294,9 @@ def stamped(through: int | None) -> list[dict[str, Any]]:
 async def test_a_watermark_only_rises(session: ScriptedSession, marks: CassandraMarks) -> None:
     watermark = PurgeWatermark(UUID(int=5), NOW)
     session.answer(mark_statements.SET_WATERMARK, APPLIED)
-    session.answer(mark_statements.SELECT_STAMP, stamped(None), stamped(4), stamped(5), stamped(6))
+    session.answer(
+        mark_statements.SELECT_VERSION, versioned(None), versioned(4), versioned(5), versioned(6)
+    )
 
     found = [await marks.set_watermark(PARTITION, watermark) for _ in range(4)]
 
@@ -309,7 +311,7 @@ async def test_a_watermark_that_another_process_raised_first_is_compared_again(
     session: ScriptedSession, marks: CassandraMarks
 ) -> None:
     session.answer(mark_statements.SET_WATERMARK, [{"[applied]": False}], APPLIED)
-    session.answer(mark_statements.SELECT_STAMP, stamped(1), stamped(2))
+    session.answer(mark_statements.SELECT_VERSION, versioned(1), versioned(2))
 
     found = await marks.set_watermark(PARTITION, PurgeWatermark(UUID(int=5), NOW))
 

@@ -251,7 +251,7 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
         *((statements.DELETE_ROW, (US + APART_US, *key, each)) for each in IDS),
         (mark_statements.ERASE_MARKS, (US - APART_US, *key)),
         (mark_statements.DELETE_MARK, (US + APART_US, *key, IDS[2])),
-        (mark_statements.DELETE_STAMP, key),
+        (mark_statements.DELETE_VERSION, key),
         (statements.DELETE_DEAD_LETTERS, (US - APART_US, QUEUE, "2026-01")),
         (statements.DELETE_DEAD_LETTERS, (US - APART_US, QUEUE, "2026-01 gone")),
         (statements.DELETE_SLICES, (QUEUE,)),

@@ -288,7 +288,7 @@ async def test_purged_slices_are_drained_and_cleaned(
         await process.queue.maintain()
 
     tables = cluster.tables
-    assert (tables.rows, tables.marks, tables.slices, tables.stamp) == ({}, {}, {}, {})
+    assert (tables.rows, tables.marks, tables.slices, tables.version) == ({}, {}, {}, {})
 
 
 async def test_a_mail_on_its_way_during_a_purge_is_not_lost(

@@ -113,7 +113,7 @@ async def test_a_line_that_comes_while_a_slice_is_judged_does_not_drain_it(
 
     async def purge_first(step: Step) -> None:
         nonlocal asked
-        asked += step.operation in {"stamp", "blob_keys", "marks"}
+        asked += step.operation in {"version", "blob_keys", "marks"}
         if asked == moment:
             asked += 1
             process.faults.plan = stop_before("marked")

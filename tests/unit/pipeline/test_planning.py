@@ -21,15 +21,15 @@ from postroad.pipeline.archive.planning import (
     to_ask,
     without_reading,
 )
-from postroad.ports.marks import PartitionStamp
+from postroad.ports.marks import PartitionVersion
 from postroad.ports.view import ClosedSlice, Limits
 
 START, HOUR = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1)
 PARTITION = Partition(START, 0)
 CLOSED = ClosedSlice(START, HOUR, {0: 3})
 DRAINED = replace(CLOSED, drained=True)
-STAMP = PartitionStamp(delivered=START + HOUR)
-HAD = ArchivedPartition(PARTITION, STAMP, HOUR)
+VERSION = PartitionVersion(delivered=START + HOUR)
+HAD = ArchivedPartition(PARTITION, VERSION, HOUR)
 LATER = START + 9 * HOUR
 NOT_PASSED, PASSED = Limits(START, START), Limits(START + HOUR, START)
 
@@ -40,7 +40,7 @@ def at(hour: int) -> datetime:
 
 def test_partitions_with_rows_are_asked_until_they_are_final() -> None:
     closed = [ClosedSlice(at(hour), HOUR, {2: 1, 0: 4}) for hour in range(2)]
-    final = ArchivedPartition(Partition(at(0), 2), STAMP, HOUR, is_final=True)
+    final = ArchivedPartition(Partition(at(0), 2), VERSION, HOUR, is_final=True)
 
     assert to_ask(closed, {}) == [Partition(at(hour), each) for hour in range(2) for each in (0, 2)]
     assert to_ask(closed, {final.partition: final}) == [
@@ -52,24 +52,24 @@ SETTLED = replace(HAD, is_settled=True, is_over=True)
 
 
 @pytest.mark.parametrize(
-    ("had", "closed", "stamp", "found"),
+    ("had", "closed", "version", "found"),
     [
-        (None, CLOSED, STAMP, None),
-        (replace(SETTLED, is_settled=False), CLOSED, STAMP, None),
-        (SETTLED, CLOSED, replace(STAMP, ended=LATER), None),
-        (SETTLED, CLOSED, STAMP, SETTLED),
-        (SETTLED, DRAINED, STAMP, replace(SETTLED, is_final=True)),
-        (replace(SETTLED, is_over=False), CLOSED, STAMP, replace(SETTLED, is_over=False)),
-        (replace(SETTLED, is_over=False), DRAINED, STAMP, None),
+        (None, CLOSED, VERSION, None),
+        (replace(SETTLED, is_settled=False), CLOSED, VERSION, None),
+        (SETTLED, CLOSED, replace(VERSION, ended=LATER), None),
+        (SETTLED, CLOSED, VERSION, SETTLED),
+        (SETTLED, DRAINED, VERSION, replace(SETTLED, is_final=True)),
+        (replace(SETTLED, is_over=False), CLOSED, VERSION, replace(SETTLED, is_over=False)),
+        (replace(SETTLED, is_over=False), DRAINED, VERSION, None),
     ],
 )
 def test_a_partition_is_read_again_unless_it_cannot_have_changed(
     had: ArchivedPartition | None,
     closed: ClosedSlice,
-    stamp: PartitionStamp,
+    version: PartitionVersion,
     found: ArchivedPartition | None,
 ) -> None:
-    assert without_reading(had, closed, stamp) == found
+    assert without_reading(had, closed, version) == found
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_reading_is_kept_unless_cleanup_may_have_overtaken_it(
     assert after_reading(HAD, closed, counts, limits, LATER) == found
 
 
-def test_a_stamp_that_is_younger_than_clocks_differ_is_not_settled() -> None:
+def test_a_version_that_is_younger_than_clocks_differ_is_not_settled() -> None:
     found = after_reading(HAD, CLOSED, ReadCounts(3, 0, 0), NOT_PASSED, START + HOUR)
 
     assert found is not None
@@ -119,7 +119,7 @@ def test_gaps_are_the_cleaned_hours_that_are_not_final(
     cleaned: list[bool], first: int, content: int
 ) -> None:
     archived = [
-        ArchivedPartition(Partition(at(hour), bucket), STAMP, HOUR, is_final=final or bucket == 1)
+        ArchivedPartition(Partition(at(hour), bucket), VERSION, HOUR, is_final=final or bucket == 1)
         for hour, final in enumerate(cleaned)
         for bucket in range(2)
     ]

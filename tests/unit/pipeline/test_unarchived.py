@@ -12,7 +12,7 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import EPOCH, moment_of
 from postroad.domain.values.instants import LATEST
-from postroad.pipeline.archive.archive import LEEWAY, Stamps, near, unarchived, with_view
+from postroad.pipeline.archive.archive import LEEWAY, Versions, near, unarchived, with_view
 from postroad.pipeline.archive.planning import Coverage, Gap, Stretch
 from postroad.ports.view import Limits
 from support.archive_story import NO_STOP, Entries, Story, happen
@@ -23,7 +23,7 @@ READING = (ViewConfiguration(WINDOW, 3), ViewConfiguration(2 * WINDOW, 1))
 """The second is one that the queue had before."""
 
 
-async def beside(story: Story) -> Stamps:
+async def beside(story: Story) -> Versions:
     view, limits = story.process.queue._engine.view, story.cluster.tables.limits
     assert isinstance(view, MemoryView)
     first = limits.content_start or limits.browse_start
@@ -33,8 +33,8 @@ async def beside(story: Story) -> Stamps:
     return await unarchived(view, READING, archived, first, story.cluster.clock.now() + HOUR)
 
 
-async def answered(story: Story, stamps: Stamps) -> Entries:
-    read = await story.source.read(stamps)
+async def answered(story: Story, versions: Versions) -> Entries:
+    read = await story.source.read(versions)
     return story.lake.entries | read.entries
 
 
@@ -91,17 +91,19 @@ async def test_slices_of_another_time_are_left_out(story: Story) -> None:
     for name in ("one", "two", "three"):
         await story.cluster.enqueue(story.process, name)
         await story.maintain(timedelta(hours=3))
-    stamps = await beside(story)
+    versions = await beside(story)
     rows = story.cluster.tables.rows
     last = max(rows)
     since = moment_of(rows[last].mail_id) - LEEWAY
 
-    found = near(stamps, Stretch(since, since + 8 * HOUR), WINDOW)
+    found = near(versions, Stretch(since, since + 8 * HOUR), WINDOW)
 
-    assert len({each.slice_start for each in stamps}) == 3
+    assert len({each.slice_start for each in versions}) == 3
     assert set(found) == {last.partition}
-    assert set(near(stamps, Stretch(since - 6 * HOUR, since), WINDOW)) == set(stamps) - set(found)
-    assert near(stamps, Stretch(EPOCH, LATEST), WINDOW) == stamps
+    assert set(near(versions, Stretch(since - 6 * HOUR, since), WINDOW)) == set(versions) - set(
+        found
+    )
+    assert near(versions, Stretch(EPOCH, LATEST), WINDOW) == versions
 
 
 def test_the_view_fills_what_the_lake_lacks_from_content_start_on() -> None:

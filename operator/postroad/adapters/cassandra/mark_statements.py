@@ -125,7 +125,7 @@ SELECT_MARKED_IDS = Statement(
 there). Filtered here, because the server would read the whole partition for one answer.
 `through` is before a watermark's own row."""
 
-SELECT_STAMP = Statement(
+SELECT_VERSION = Statement(
     select(
         "deleted_mails",
         (
@@ -209,7 +209,7 @@ ERASE_MARKS = Statement(
 DELETE_MARK = Statement(f"DELETE FROM {{keyspace}}.deleted_mails USING TIMESTAMP ? WHERE {ENTRY}")
 """One mark, or a watermark's own row; for erasing only."""
 
-DELETE_STAMP = Statement(
+DELETE_VERSION = Statement(
     f"DELETE {', '.join(WATERMARK_COLUMNS)}, swept_through, was_delivered, was_ended"
     f" FROM {{keyspace}}.deleted_mails WHERE {PARTITION}"
 )

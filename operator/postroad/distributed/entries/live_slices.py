@@ -32,7 +32,7 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues import entries
 from postroad.domain.values.identifiers import FIRST
 from postroad.errors import Undecodable
-from postroad.ports.marks import PartitionStamp
+from postroad.ports.marks import PartitionVersion
 from postroad.ports.view import ClosedSlice, View
 from postroad.telemetry import metrics
 
@@ -211,21 +211,22 @@ async def with_marks(
     rows: AsyncIterator[V],
     id_of: Callable[[V], UUID],
     after: UUID | None = None,
-    stamp: PartitionStamp | None = None,
+    version: PartitionVersion | None = None,
 ) -> AsyncIterator[tuple[V, entries.Mark | None]]:
     """Join rows, or what was read of them, with their marks: both come in the order of ids.
 
     A page of marks can be older than the page of rows it meets: then an entry that just ended is
-    seen waiting, never the other way round. The stamp is read just before the rows, unless the
+    seen waiting, never the other way round. The version is read just before the rows, unless the
     caller has one, and its watermark holds: no mark is ever added at or below the purge watermark.
     """
     found = Ascending(view.marks(partition, after))
     async for row in rows:
-        if stamp is None:
-            stamp = await view.stamp(partition)
+        if version is None:
+            version = await view.version(partition)
         enqueue_id = id_of(row)
         own = await found.at(enqueue_id)
-        by_watermark = stamp.watermark.mark_of(enqueue_id) if stamp.watermark is not None else None
+        through = version.watermark
+        by_watermark = None if through is None else through.mark_of(enqueue_id)
         yield row, own or by_watermark
 
 

@@ -21,7 +21,7 @@ from postroad.distributed.maintenance.drain_check import (
 )
 from postroad.errors import PostroadError
 from postroad.ports.history import Effective
-from postroad.ports.marks import PartitionStamp
+from postroad.ports.marks import PartitionVersion
 from postroad.telemetry import metrics
 
 AT_MOST = 100_000
@@ -39,9 +39,9 @@ class BrowseStartAdvance:
         self._running = False
         self._closed_until: datetime | None = None
         self._beyond_due = timedelta(0)
-        self._live: dict[datetime, tuple[PartitionStamp, ...]] = {}
-        """Slices in which mail waits and no replacement is under way, with the stamps of their
-        partitions, read before the rows: valid until a stamp changes."""
+        self._live: dict[datetime, tuple[PartitionVersion, ...]] = {}
+        """Slices in which mail waits and no replacement is under way, with the versions of their
+        partitions, read before the rows: valid until a version changes."""
         self._vanished: dict[datetime, int] = {}
 
     def draw(self) -> None:
@@ -180,22 +180,22 @@ class BrowseStartAdvance:
                     engine.check_still(effective)
                     await engine.view.mark_drained(slice_.start)
                 elif found.state is SliceState.LIVE and not found.doubtful:
-                    self._remember_live(slice_, found.stamp)
+                    self._remember_live(slice_, found.versions)
 
     async def _is_still_live(self, slice_: Slice) -> bool:
         known = self._live.get(slice_.start)
         if known is None:
             return False
-        if known == tuple([await self._engine.view.stamp(each) for each in slice_.partitions]):
+        if known == tuple([await self._engine.view.version(each) for each in slice_.partitions]):
             return True
         del self._live[slice_.start]
         return False
 
-    def _remember_live(self, slice_: Slice, stamp: tuple[PartitionStamp, ...]) -> None:
-        """A stamp that is too young does not show whether a mark came since."""
+    def _remember_live(self, slice_: Slice, versions: tuple[PartitionVersion, ...]) -> None:
+        """A version that is too young does not show whether a mark came since."""
         latest = self._engine.clock.now() - BEYOND
-        if all(each.settled(latest) for each in stamp):
-            self._live[slice_.start] = stamp
+        if all(each.settled(latest) for each in versions):
+            self._live[slice_.start] = versions
 
     def _note(self, slice_: Slice, missing: int) -> None:
         self._vanished.pop(slice_.start, None)

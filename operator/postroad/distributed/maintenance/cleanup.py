@@ -135,7 +135,7 @@ class Cleanup:
         was replaced). From now on, the consumer finds the slice before browse start and propagates
         them itself."""
         engine = self._engine
-        if (await engine.view.stamp(partition)).ended is None:
+        if (await engine.view.version(partition)).ended is None:
             return  # nothing was replaced, as in most partitions: their marks are not read
         async for enqueue_id, mark in engine.view.marks(partition):
             if mark.delivered_at is None or mark.successor is None:

@@ -28,7 +28,7 @@ from postroad.domain.queues.entries import (
 )
 from postroad.domain.values.identifiers import LAST, moment_of
 from postroad.errors import ViewError
-from postroad.ports.marks import PartitionStamp
+from postroad.ports.marks import PartitionVersion
 from postroad.ports.view import FOREVER, ClosedSlice, View
 from postroad.telemetry import metrics
 
@@ -66,7 +66,7 @@ async def close(engine: Engine, slice_: Slice) -> ClosedSlice | None:
 class DrainCheck:
     """The state of a closed slice, and what else its reading showed. `doubtful`: the slices of
     successors whose replacements could not be finished, so that their rows may still come.
-    `is_unknown`: a mark may be of a replacement, but this release cannot decode it. `stamp`: of
+    `is_unknown`: a mark may be of a replacement, but this release cannot decode it. `versions`: of
     each partition, read before its rows. These three are complete only where the slice was read
     whole."""
 
@@ -74,7 +74,7 @@ class DrainCheck:
     missing: int = 0
     doubtful: frozenset[datetime] = frozenset()
     is_unknown: bool = False
-    stamp: tuple[PartitionStamp, ...] = ()
+    versions: tuple[PartitionVersion, ...] = ()
 
 
 async def check_drained(
@@ -85,11 +85,11 @@ async def check_drained(
     ConfigurationStale."""
     reading = _SliceReading(engine)
     present: Counter[int] = Counter()
-    stamp: list[PartitionStamp] = []
+    versions: list[PartitionVersion] = []
     missing = 0
     for partition in slice_.partitions:
         found, are_blobs_deleted = await _check_blobs_deleted(engine, partition)
-        stamp.append(found)
+        versions.append(found)
         reading.waits |= not are_blobs_deleted
         if reading.waits and not whole:
             return DrainCheck(SliceState.LIVE)
@@ -115,7 +115,8 @@ async def check_drained(
         # predecessor became final in front of it.
         counts = await _counts(engine, slice_)
         state = SliceState.DRAINED if sum(counts.values()) == present.total() else SliceState.LIVE
-    return DrainCheck(state, missing, frozenset(reading.doubtful), reading.is_unknown, tuple(stamp))
+    doubtful, is_unknown = frozenset(reading.doubtful), reading.is_unknown
+    return DrainCheck(state, missing, doubtful, is_unknown, tuple(versions))
 
 
 def _is_purged(watermark: PurgeWatermark | None, closed: ClosedSlice) -> bool:
@@ -125,25 +126,27 @@ def _is_purged(watermark: PurgeWatermark | None, closed: ClosedSlice) -> bool:
     )
 
 
-async def _check_blobs_deleted(engine: Engine, partition: Partition) -> tuple[PartitionStamp, bool]:
-    """Return the stamp of a partition, and whether the bytes of all that its watermark ended are
+async def _check_blobs_deleted(
+    engine: Engine, partition: Partition
+) -> tuple[PartitionVersion, bool]:
+    """Return the version of a partition, and whether the bytes of all that its watermark ended are
     deleted; delete them where a purge stopped half way. The drain check uses this watermark: one
     that is set meanwhile ends entries whose bytes are not deleted yet.
 
     Bytes that the object store refuses to delete keep their slice for half of a row's lifetime, no
     longer: then the rows that name them expire.
     """
-    stamp = await engine.view.stamp(partition)
-    watermark = stamp.watermark
-    if watermark is None or stamp.are_blobs_deleted:
-        return stamp, True
+    version = await engine.view.version(partition)
+    watermark = version.watermark
+    if watermark is None or version.are_blobs_deleted:
+        return version, True
     age = engine.clock.now() - watermark.at
     if age < PURGE_TIMEOUT:
-        return stamp, False
+        return version, False
     purged = await delete_purged_blobs(engine, partition, watermark)
     lifetime = await engine.row_lifetime() or FOREVER
     if purged.is_whole or age < lifetime / 2:
-        return stamp, purged.is_whole
+        return version, purged.is_whole
     engine.log.error(
         "the object store did not delete the bytes of purged mails: maintenance gives up on them",
         slice=partition.slice_start.isoformat(),
@@ -151,7 +154,7 @@ async def _check_blobs_deleted(engine: Engine, partition: Partition) -> tuple[Pa
     )
     metrics.UNDELETED.labels(*engine.labels).inc()
     await engine.view.mark_blobs_deleted(partition, watermark.through)
-    return stamp, True
+    return version, True
 
 
 async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
@@ -165,11 +168,12 @@ async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
 
 
 async def _marks_of_rows(
-    view: View, partition: Partition, stamp: PartitionStamp
+    view: View, partition: Partition, version: PartitionVersion
 ) -> AsyncIterator[tuple[EntryKey, Mark | None]]:
     """Yield the entries of a partition with their marks; of the rows only the ids are read."""
     ids = view.blob_keys(partition, LAST)
-    async for (enqueue_id, _), mark in with_marks(view, partition, ids, itemgetter(0), stamp=stamp):
+    pairs = with_marks(view, partition, ids, itemgetter(0), version=version)
+    async for (enqueue_id, _), mark in pairs:
         yield EntryKey(partition.slice_start, partition.bucket_id, enqueue_id), mark
 
 

@@ -1,6 +1,6 @@
 """Ages: waiting mails by destination domain and age, as Postfix' qshape shows them.
 
-A closed partition gets no more rows, so its mails are read again only when its stamp has changed;
+A closed partition gets no more rows, so its mails are read again only when its version has changed;
 until then the cache keeps the moments at which they were accepted, eight octets for each mail. A
 mail that changes its entry during the count may be missing from it or be counted twice.
 """
@@ -23,7 +23,7 @@ from postroad.distributed.reading.browse import joined
 from postroad.distributed.reading.size import REMEMBERED
 from postroad.domain.queues.entries import Entry, Partition
 from postroad.domain.queues.selection import AGES
-from postroad.ports.marks import PartitionStamp
+from postroad.ports.marks import PartitionVersion
 from postroad.ports.view import ClosedSlice
 
 Ages = Mapping[str, Mapping[timedelta, int]]
@@ -35,10 +35,10 @@ AT_ONCE = 4
 @dataclass(frozen=True, slots=True)
 class _Picture:
     """The waiting mails of a partition: for each domain the moments of acceptance, in seconds since
-    the epoch, sorted. `stamp`: the partition's stamp, read before the rows; the picture is valid
-    until `until`."""
+    the epoch, sorted. `version`: the partition's, read before the rows; the picture is valid until
+    `until`."""
 
-    stamp: PartitionStamp
+    version: PartitionVersion
     until: timedelta
     accepted: Mapping[str, array[float]]
 
@@ -80,22 +80,22 @@ class AgesCache:
         engine = self._engine
         partition, closed = where
         # Read before the rows: a mark that comes meanwhile only causes one more reading.
-        stamp = await engine.view.stamp(partition)
+        version = await engine.view.version(partition)
         known = self._closed.get(partition)
-        if known and known.stamp == stamp and engine.clock.elapsed() < known.until:
+        if known and known.version == version and engine.clock.elapsed() < known.until:
             return known
         latest = engine.limits_cache.now() - 3 * engine.timing.skew
-        picture, is_settled = await self._read(partition, stamp)
-        if closed is not None and is_settled and stamp.settled(latest):
+        picture, is_settled = await self._read(partition, version)
+        if closed is not None and is_settled and version.settled(latest):
             self._closed[partition] = picture
         return picture
 
-    async def _read(self, partition: Partition, stamp: PartitionStamp) -> tuple[_Picture, bool]:
-        """Return the waiting mails, and whether they can only change together with the stamp: a
+    async def _read(self, partition: Partition, version: PartitionVersion) -> tuple[_Picture, bool]:
+        """Return the waiting mails, and whether they can only change together with the version: a
         replacement under way ends without a further mark."""
         accepted: dict[str, array[float]] = defaultdict(lambda: array("d"))
         is_settled = True
-        async for row, mark in joined(self._engine.view, [partition], stamp.purged):
+        async for row, mark in joined(self._engine.view, [partition], version.purged):
             if isinstance(row, Entry) and (mark is None or mark.is_live):
                 for domain in row.envelope.domains:
                     accepted[domain].append(row.accepted_at.timestamp())
@@ -103,7 +103,7 @@ class AgesCache:
         for domain, moments in accepted.items():
             accepted[domain] = array("d", sorted(moments))
         until = self._engine.clock.elapsed() + REMEMBERED
-        return _Picture(stamp, until, accepted), is_settled
+        return _Picture(version, until, accepted), is_settled
 
     def _forget_before(self, first: datetime) -> None:
         for partition in [each for each in self._closed if each.slice_start < first]:

@@ -1,7 +1,7 @@
 """Size: rows less marks, counted on the servers, partition by partition; no mail is read.
 
 Entries at or below a purge watermark are not counted. A closed slice is counted once, and again
-when its stamp has changed.
+when its version has changed.
 
 Rows less marks is wrong by one for each mark without a row, and for each mail whose replacement
 stopped before its successor's row. Both are looked up where entries ended otherwise than by
@@ -29,12 +29,12 @@ from postroad.distributed.reading.browse import joined
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.entries import Entry, Mark, Partition, Traits, UndecodableRow
 from postroad.errors import ViewError
-from postroad.ports.marks import Counts, PartitionStamp
+from postroad.ports.marks import Counts, PartitionVersion
 from postroad.ports.view import FOREVER, ClosedSlice, View
 from postroad.telemetry import metrics
 
 REMEMBERED = timedelta(hours=1)
-"""Time that a count is kept at most: rows that expire change no stamp, nor does a writer whose
+"""Time that a count is kept at most: rows that expire change no version, nor does a writer whose
 clock is far off."""
 
 MAX_READ = 10_000
@@ -47,7 +47,7 @@ LOOKED_UP = 10
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    stamp: PartitionStamp
+    version: PartitionVersion
     live: Counts
     until: timedelta
 
@@ -118,42 +118,46 @@ class SizeCache:
     async def _live(self, call: _Call, where: tuple[Partition, ClosedSlice | None]) -> Counts:
         """Count a partition, or return its cached count: once none of its mails is delayed any
         more, it only changes with its marks. (A successor that was given up gets its row and its
-        mark at any time; the mark changes the stamp.)"""
+        mark at any time; the mark changes the version.)"""
         engine = self._engine
         partition, closed = where
-        stamp = await engine.view.stamp(partition)
+        version = await engine.view.version(partition)
         known = self._kept.closed.get(partition)
-        if known and known.stamp == stamp and engine.clock.elapsed() < known.until:
+        if known and known.version == version and engine.clock.elapsed() < known.until:
             return known.live
-        live, is_settled = await self._count(call, partition, closed, stamp)
+        live, is_settled = await self._count(call, partition, closed, version)
         if (
             closed is not None
             and is_settled
             and not live.delayed
-            and stamp.settled(call.now - 3 * engine.timing.skew)
+            and version.settled(call.now - 3 * engine.timing.skew)
         ):
             until = engine.clock.elapsed() + REMEMBERED
-            self._kept.closed[partition] = _Counted(stamp, live, until)
+            self._kept.closed[partition] = _Counted(version, live, until)
         return live
 
     async def _count(
-        self, call: _Call, partition: Partition, closed: ClosedSlice | None, stamp: PartitionStamp
+        self,
+        call: _Call,
+        partition: Partition,
+        closed: ClosedSlice | None,
+        version: PartitionVersion,
     ) -> tuple[Counts, bool]:
-        """Count what waits, and whether that can only change together with the stamp: a replacement
-        under way ends without a further mark. Marks are counted first: every mark has its row by
+        """Count what waits, and whether that can only change together with the version: a
+        replacement under way ends without a further mark. Marks are counted first: every mark has its row by
         then, so no count is ever negative."""
         view, now = self._engine.view, call.now
-        marks = await view.count_marks(partition, now, stamp.purged)
-        rows = await view.count_rows(partition, now, stamp.purged)
-        missing, is_settled = await self._unfinished(partition, stamp)
-        if marks.total and await self._may_have_expired(call, partition, closed, stamp, rows):
-            pairs = self._read(call, partition, stamp.purged, rows, marks)
+        marks = await view.count_marks(partition, now, version.purged)
+        rows = await view.count_rows(partition, now, version.purged)
+        missing, is_settled = await self._unfinished(partition, version)
+        if marks.total and await self._may_have_expired(call, partition, closed, version, rows):
+            pairs = self._read(call, partition, version.purged, rows, marks)
             if pairs is None:
                 call.at_least, is_settled = True, False
             else:
                 rows, marks = await _unmarked(pairs, now), Counts(0, 0, 0)
-        if marks.total and stamp.ended is not None:
-            withdrawn = view.withdrawn_without_rows(partition, stamp.purged)
+        if marks.total and version.ended is not None:
+            withdrawn = view.withdrawn_without_rows(partition, version.purged)
             missing += [each async for each in withdrawn]
         more = Counts.of(missing, now)
         delayed = max(rows.delayed - marks.delayed + more.delayed, 0)
@@ -166,7 +170,7 @@ class SizeCache:
         call: _Call,
         partition: Partition,
         closed: ClosedSlice | None,
-        stamp: PartitionStamp,
+        version: PartitionVersion,
         rows: Counts,
     ) -> bool:
         """Return whether rows of a partition may have expired: those that were written first are as
@@ -176,7 +180,7 @@ class SizeCache:
             return True
         if closed is None:
             return False
-        if stamp.purged is not None:
+        if version.purged is not None:
             rows = await self._engine.view.count_rows(partition, None)
         return rows.total < closed.rows.get(partition.bucket_id, 0)
 
@@ -194,15 +198,15 @@ class SizeCache:
         return joined(view, [partition], after)
 
     async def _unfinished(
-        self, partition: Partition, stamp: PartitionStamp
+        self, partition: Partition, version: PartitionVersion
     ) -> tuple[list[Traits], bool]:
         """Return the mails whose replacements stopped before their successors' rows, and whether no
         replacement is under way."""
-        if stamp.ended is None:
+        if version.ended is None:
             return [], True
         view, is_settled = self._engine.view, True
         missing: list[Traits] = []
-        async for mark, traits in view.unfinished(partition, stamp.purged):
+        async for mark, traits in view.unfinished(partition, version.purged):
             if not mark.is_unfinished_replacement:
                 continue  # undecodable: nothing waits under it
             is_settled = False

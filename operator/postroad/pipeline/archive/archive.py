@@ -5,8 +5,8 @@ what the other wrote.
 The order makes a run that stopped anywhere harmless: what decides is read before what it decides
 about, and each table is written before the one that says that it was.
 
-The lake has a partition as it is once its slice is drained and its stamp is that of the last
-reading. Before, a row may come that changes no stamp: a successor's, whose replacement was stopped.
+The lake has a partition as it is once its slice is drained and its version is that of the last
+reading. Before, a row may come that changes no version: a successor's whose replacement stopped.
 Source: ADR 0037, 0047, 0073.
 """
 
@@ -37,7 +37,7 @@ from postroad.pipeline.archive.planning import (
     without_reading,
 )
 from postroad.ports.clock import Clock
-from postroad.ports.marks import PartitionStamp
+from postroad.ports.marks import PartitionVersion
 from postroad.ports.view import ClosedSlice, Limits, View
 
 
@@ -122,7 +122,7 @@ class ArchiveClaim:
 
 E = TypeVar("E")
 E_contra = TypeVar("E_contra", contravariant=True)
-Stamps = Mapping[Partition, PartitionStamp]
+Versions = Mapping[Partition, PartitionVersion]
 Wanted = Callable[[datetime], bool]
 """True if the slice of this start is wanted."""
 
@@ -130,7 +130,7 @@ JOB = "archive"
 """The name of this job in the table of runs."""
 
 TOGETHER = 32
-"""Stamps that are read at the same time."""
+"""Versions that are read at the same time."""
 
 
 def every_slice(_: datetime) -> bool:
@@ -148,8 +148,8 @@ class PartitionsRead(Generic[E]):
 class EntrySource(Protocol[E]):
     """Reads rows with their marks."""
 
-    async def read(self, stamps: Stamps) -> PartitionsRead[E]:
-        """Read these partitions; the watermark of the stamp holds for rows without a mark.
+    async def read(self, versions: Versions) -> PartitionsRead[E]:
+        """Read these partitions; the watermark of the version holds for rows without a mark.
         Raises: ViewError."""
 
 
@@ -209,13 +209,13 @@ class Archive(Generic[E]):
         closed = {each.slice_start: each async for each in self._view.closed_slices(first)}
         had = await self._lake.slices(min(first, limits.archived_through or first))
         asked = to_ask((each for start, each in closed.items() if wanted(start)), had)
-        stamps = await read_stamps(self._view, asked)
+        versions = await read_versions(self._view, asked)
         found = {
-            each: without_reading(had.get(each), closed[each.slice_start], stamp)
-            for each, stamp in stamps.items()
+            each: without_reading(had.get(each), closed[each.slice_start], version)
+            for each, version in versions.items()
         }
         have = {each: archived for each, archived in found.items() if archived is not None}
-        changed = {each: stamp for each, stamp in stamps.items() if each not in have}
+        changed = {each: version for each, version in versions.items() if each not in have}
         replaced = await self._replace(changed, closed, began)
         have |= replaced
         await self._lake.put_slices(have.values())
@@ -233,7 +233,7 @@ class Archive(Generic[E]):
         return run
 
     async def _replace(
-        self, changed: Stamps, closed: Mapping[datetime, ClosedSlice], now: datetime
+        self, changed: Versions, closed: Mapping[datetime, ClosedSlice], now: datetime
     ) -> dict[Partition, ArchivedPartition]:
         """Read the changed partitions, and replace them in the lake but those that cleanup may have
         overtaken; return what the lake has of all of them."""
@@ -243,8 +243,8 @@ class Archive(Generic[E]):
         limits = await self._view.limits()
         before = now - 3 * self._skew
         discarded = {
-            each: ArchivedPartition(each, stamp, closed[each.slice_start].window)
-            for each, stamp in changed.items()
+            each: ArchivedPartition(each, version, closed[each.slice_start].window)
+            for each, version in changed.items()
         }
         results = {
             each: after_reading(had, closed[each.slice_start], read.counts[each], limits, before)
@@ -255,14 +255,14 @@ class Archive(Generic[E]):
         return discarded | kept
 
 
-async def read_stamps(
+async def read_versions(
     view: View, partitions: Sequence[Partition]
-) -> dict[Partition, PartitionStamp]:
-    """Read stamps, some at a time: each is a small read. Raises: ViewError."""
-    found: dict[Partition, PartitionStamp] = {}
+) -> dict[Partition, PartitionVersion]:
+    """Read versions, some at a time: each is a small read. Raises: ViewError."""
+    found: dict[Partition, PartitionVersion] = {}
     for place in range(0, len(partitions), TOGETHER):
         some = partitions[place : place + TOGETHER]
-        found |= zip(some, await asyncio.gather(*map(view.stamp, some)), strict=True)
+        found |= zip(some, await asyncio.gather(*map(view.version, some)), strict=True)
     return found
 
 
@@ -285,28 +285,28 @@ async def unarchived(
     archived: Mapping[Partition, ArchivedPartition],
     first: datetime,
     last: datetime,
-) -> Stamps:
+) -> Versions:
     """Return the partitions from `first` to `last` that have rows and may differ from what the lake
-    has of them, with their stamps. `archived`: what the lake has of each, read before. Raises:
+    has of them, with their versions. `archived`: what the lake has of each, read before. Raises:
     ViewError."""
     drained = {each.slice_start: each async for each in view.closed_slices(first) if each.drained}
     final = {partition for partition, had in archived.items() if had.is_final}
     found = [each async for each in occupied(view, reading, first, last) if each not in final]
     return {
-        partition: stamp
-        for partition, stamp in (await read_stamps(view, found)).items()
+        partition: version
+        for partition, version in (await read_versions(view, found)).items()
         if (closed := drained.get(partition.slice_start)) is None
-        or without_reading(archived.get(partition), closed, stamp) is None
+        or without_reading(archived.get(partition), closed, version) is None
     }
 
 
-def near(stamps: Stamps, stretch: Stretch, window: timedelta) -> Stamps:
+def near(versions: Versions, stretch: Stretch, window: timedelta) -> Versions:
     """Return the partitions that may have entries of a stretch of time. `window`: the longest of
     their slices."""
     first = max(stretch.first, EPOCH + LEEWAY + window) - LEEWAY - window
     return {
-        partition: stamp
-        for partition, stamp in stamps.items()
+        partition: version
+        for partition, version in versions.items()
         if first < partition.slice_start and partition.slice_start - LEEWAY < stretch.before
     }
 

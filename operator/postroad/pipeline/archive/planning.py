@@ -17,7 +17,7 @@ from uuid import UUID
 from postroad.domain.configuration.history import ConfigurationEvent, ConfigurationRefused
 from postroad.domain.queues.entries import Partition, PurgeWatermark
 from postroad.domain.values.instants import instant, optional_instant, rfc3339
-from postroad.ports.marks import PartitionStamp
+from postroad.ports.marks import PartitionVersion
 from postroad.ports.view import ClosedSlice, Limits
 
 
@@ -83,13 +83,13 @@ _SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPartition:
-    """A partition as the lake has it. `window`: of its slice. `is_settled`: while its stamp stays
+    """A partition as the lake has it. `window`: of its slice. `is_settled`: while its version stays
     the same, so do its entries. `is_over`: each of them has a final mark. `is_final`: it is not
     read again. `rows`, `undecodable`: as its last reading counted. One whose last reading was
     discarded is none of these, and has none."""
 
     partition: Partition
-    stamp: PartitionStamp
+    version: PartitionVersion
     window: timedelta
     is_settled: bool = False
     is_over: bool = False
@@ -134,12 +134,12 @@ def partitions_of(closed: ClosedSlice) -> list[Partition]:
 
 
 def without_reading(
-    had: ArchivedPartition | None, closed: ClosedSlice, stamp: PartitionStamp
+    had: ArchivedPartition | None, closed: ClosedSlice, version: PartitionVersion
 ) -> ArchivedPartition | None:
     """Return what the lake has of a partition that did not change since it was read, except that
     its slice may be drained by now; None when it must be read. A drained partition in which mail
-    waited has changed, whatever its stamp is: cleanup deletes stamps too."""
-    if had is None or not had.is_settled or had.stamp != stamp:
+    waited has changed, whatever its version is: cleanup deletes versions too."""
+    if had is None or not had.is_settled or had.version != version:
         return None
     if closed.drained and not had.is_over:
         return None
@@ -154,14 +154,14 @@ def after_reading(
     settled_before: datetime,
 ) -> ArchivedPartition | None:
     """Return what the lake has of a partition after a reading; None where cleanup may have
-    overtaken it, so that its entries are not to be kept. `had` has the stamp, which was read before
-    the rows, as `closed` was; `limits` were read after the marks."""
+    overtaken it, so that its entries are not to be kept. `had` has the version, which was read
+    before the rows, as `closed` was; `limits` were read after the marks."""
     is_missing = counts.rows < closed.rows.get(had.partition.bucket_id, 0)
     if is_missing or (closed.drained and counts.live):
         return None
     if limits.have_passed(closed.slice_start) and not closed.drained:
         return None
-    is_settled = had.stamp.settled(settled_before) and not counts.unfinished
+    is_settled = had.version.settled(settled_before) and not counts.unfinished
     return replace(
         had,
         is_settled=is_settled,
@@ -247,15 +247,15 @@ def merged(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
 
 def line_of(archived: ArchivedPartition) -> tuple[Any, ...]:
     """Return a partition as a line, in the order of the table's columns."""
-    stamp = archived.stamp
+    version = archived.version
     return (
         *archived.partition,
         archived.window // _SECOND,
-        _text(stamp.purged),
-        None if stamp.watermark is None else stamp.watermark.at,
-        _text(stamp.blobs_deleted_through),
-        stamp.delivered,
-        stamp.ended,
+        _text(version.purged),
+        None if version.watermark is None else version.watermark.at,
+        _text(version.blobs_deleted_through),
+        version.delivered,
+        version.ended,
         archived.is_settled,
         archived.is_over,
         archived.is_final,
@@ -269,7 +269,7 @@ def archived_of(line: Mapping[str, Any]) -> ArchivedPartition:
     purged_at = line["purged_at"]
     return ArchivedPartition(
         Partition(instant(line["slice_start"]), line["bucket_id"]),
-        PartitionStamp(
+        PartitionVersion(
             None
             if purged_at is None
             else PurgeWatermark(UUID(line["purged_through"]), instant(purged_at)),

@@ -70,7 +70,7 @@ async def erase_slices(
             yield count
     async for key in _keys(session, mark_statements.SELECT_OCCUPIED_MARKS, queue, place):
         await _erase(session, _MARKS, key)
-        await session.execute(mark_statements.DELETE_STAMP, key)
+        await session.execute(mark_statements.DELETE_VERSION, key)
         yield 0
 
 

@@ -31,7 +31,7 @@ from postroad.domain.queues.entries import (
 from postroad.domain.values import instants
 from postroad.domain.values.identifiers import EPOCH, FIRST
 from postroad.errors import ViewUnavailable
-from postroad.ports.marks import Counts, PartitionStamp
+from postroad.ports.marks import Counts, PartitionVersion
 
 
 def is_small_ending(ending: Ending, traits: Traits) -> bool:
@@ -110,8 +110,8 @@ def watermark_of(row: Row) -> PurgeWatermark | None:
     return None if through is None else PurgeWatermark(through, rows.instant(row["purged_at"]))
 
 
-def stamp_of(row: Row) -> PartitionStamp:
-    return PartitionStamp(
+def version_of(row: Row) -> PartitionVersion:
+    return PartitionVersion(
         watermark_of(row),
         row["swept_through"],
         instants.optional_instant(row["delivered"]),
@@ -208,9 +208,9 @@ class CassandraMarks:
         async for row in self._each(mark_statements.SELECT_UNFINISHED, *place, after or FIRST):
             yield mark_of(row), traits_of(row)
 
-    async def stamp(self, partition: Partition) -> PartitionStamp:
-        found = await self._session.execute(mark_statements.SELECT_STAMP, self._place(partition))
-        return stamp_of(found[0]) if found else PartitionStamp()
+    async def version(self, partition: Partition) -> PartitionVersion:
+        found = await self._session.execute(mark_statements.SELECT_VERSION, self._place(partition))
+        return version_of(found[0]) if found else PartitionVersion()
 
     # How entries end
 
@@ -249,7 +249,7 @@ class CassandraMarks:
 
     async def end_together(self, ended: Sequence[tuple[EntryKey, Ending, Traits]]) -> bool:
         partition = ended[0][0].partition
-        watermark = (await self.stamp(partition)).watermark
+        watermark = (await self.version(partition)).watermark
         if watermark is not None and any(watermark.mark_of(key.enqueue_id) for key, _, _ in ended):
             return False
         through = None if watermark is None else watermark.through
@@ -261,7 +261,7 @@ class CassandraMarks:
         self, partition: Partition, watermark: PurgeWatermark
     ) -> PurgeWatermark | None:
         while True:
-            before = (await self.stamp(partition)).watermark
+            before = (await self.version(partition)).watermark
             if before is not None and before.through >= watermark.through:
                 return before
             answer = await self._decide(

@@ -27,7 +27,7 @@ from postroad.domain.queues.entries import (
 from postroad.domain.queues.lifetimes import DEAD_LETTER_MEMORY
 from postroad.ports.clock import Clock
 from postroad.ports.enqueue_keys import KeyedEntry
-from postroad.ports.marks import Counts, PartitionStamp
+from postroad.ports.marks import Counts, PartitionVersion
 from postroad.ports.view import FOREVER, ClosedSlice, DeadLetter, Limits, Record
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Tables:
     marks: dict[EntryKey, Mark] = field(default_factory=dict)
     traits: dict[EntryKey, Traits] = field(default_factory=dict)
     outcomes: dict[EntryKey, AttemptOutcomes] = field(default_factory=dict)
-    stamp: dict[Partition, PartitionStamp] = field(default_factory=dict)
+    version: dict[Partition, PartitionVersion] = field(default_factory=dict)
     claims: dict[UUID, tuple[UUID, timedelta]] = field(default_factory=dict)
     enqueue_keys: dict[bytes, tuple[KeyedEntry, timedelta]] = field(default_factory=dict)
     entries: Entries = field(default_factory=dict)
@@ -124,10 +124,10 @@ class Tables:
 
     def marked(self) -> set[Partition]:
         """Return the partitions that have marks, or a watermark."""
-        return {key.partition for key in (*self.marks, *self.traits)} | set(self.stamp)
+        return {key.partition for key in (*self.marks, *self.traits)} | set(self.version)
 
     def erase_marks(self, partition: Partition) -> None:
-        self.stamp.pop(partition, None)
+        self.version.pop(partition, None)
         delete(self.marks, partition)
         delete(self.traits, partition)
         delete(self.outcomes, partition)
@@ -159,7 +159,7 @@ class Tables:
 
     def watermark(self, partition: Partition) -> PurgeWatermark | None:
         """Return how far a partition was purged."""
-        return self.stamp.get(partition, PartitionStamp()).watermark
+        return self.version.get(partition, PartitionVersion()).watermark
 
     def live(self) -> list[Entry]:
         """Return the waiting entries in order, for tests to compare with."""
@@ -274,9 +274,9 @@ class MemoryMarks:
         for found in await self._step("unfinished", effect):
             yield found
 
-    async def stamp(self, partition: Partition) -> PartitionStamp:
+    async def version(self, partition: Partition) -> PartitionVersion:
         return await self._step(
-            "stamp", lambda: self._tables.stamp.get(partition, PartitionStamp())
+            "version", lambda: self._tables.version.get(partition, PartitionVersion())
         )
 
     async def mark_delivered(
@@ -289,7 +289,7 @@ class MemoryMarks:
         def effect() -> None:
             mark = self._tables.marks.get(key, Mark())
             self._put_mark(key, replace(mark, delivered_at=at), traits, outcomes)
-            self._stamp(key.partition, delivered=self._tables.clock.now())
+            self._change(key.partition, delivered=self._tables.clock.now())
 
         await self._step("mark_delivered", effect)
 
@@ -324,14 +324,14 @@ class MemoryMarks:
         def effect() -> PurgeWatermark | None:
             before = self._tables.watermark(partition)
             if before is None or before.through < watermark.through:
-                self._stamp(partition, watermark=watermark)
+                self._change(partition, watermark=watermark)
             return before
 
         return await self._step("set_watermark", effect)
 
     async def mark_blobs_deleted(self, partition: Partition, through: UUID) -> None:
         await self._step(
-            "mark_blobs_deleted", lambda: self._stamp(partition, blobs_deleted_through=through)
+            "mark_blobs_deleted", lambda: self._change(partition, blobs_deleted_through=through)
         )
 
     async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
@@ -365,7 +365,7 @@ class MemoryMarks:
             delete(self._tables.marks, partition)
             delete(self._tables.traits, partition)
             delete(self._tables.outcomes, partition)
-            self._tables.stamp.pop(partition, None)
+            self._tables.version.pop(partition, None)
 
         await self._step("delete_marks", effect)
 
@@ -377,7 +377,7 @@ class MemoryMarks:
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
         self._put_mark(key, Mark(ending=ending), traits, outcomes)
-        self._stamp(key.partition, ended=self._tables.clock.now())
+        self._change(key.partition, ended=self._tables.clock.now())
 
     def _put_mark(
         self, key: EntryKey, mark: Mark, traits: Traits, outcomes: AttemptOutcomes | None
@@ -387,9 +387,9 @@ class MemoryMarks:
         if outcomes is not None:
             self._tables.outcomes[key] = outcomes
 
-    def _stamp(self, partition: Partition, **changes: Any) -> None:
-        known = self._tables.stamp.get(partition, PartitionStamp())
-        self._tables.stamp[partition] = replace(known, **changes)
+    def _change(self, partition: Partition, **changes: Any) -> None:
+        known = self._tables.version.get(partition, PartitionVersion())
+        self._tables.version[partition] = replace(known, **changes)
 
 
 def _is_withdrawn(mark: Mark) -> bool:

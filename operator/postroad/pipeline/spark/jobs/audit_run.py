@@ -27,7 +27,7 @@ from postroad.pipeline.answers.findings import (
     FindingLine,
     vanished_rows,
 )
-from postroad.pipeline.archive.archive import read_stamps
+from postroad.pipeline.archive.archive import read_versions
 from postroad.pipeline.spark.columns import nothing
 from postroad.pipeline.spark.jobs import auditing
 from postroad.pipeline.spark.jobs.tracing import ViewTables
@@ -98,9 +98,9 @@ class Audit:
             return Audited(times, times.began, ())  # no mail ever came
         first = self._first_slice(first_object, limits.content_start, times.began)
         closed = [each async for each in queue.tables.view.closed_slices(limits.content_start)]
-        stamps = await read_stamps(queue.tables.view, await self._partitions(first, closed))
+        versions = await read_versions(queue.tables.view, await self._partitions(first, closed))
         reader = PartitionReader(self._session, queue.tables.keyspace, queue.tables.queue, nothing)
-        states = await reader.states(stamps)
+        states = await reader.states(versions)
         browse_start = (
             await queue.tables.view.limits()
         ).browse_start  # what cleanup may have begun

@@ -23,7 +23,7 @@ from postroad.domain.values.identifiers import moment_of
 from postroad.domain.values.instants import optional_instant
 from postroad.errors import InvalidInput
 from postroad.pipeline.answers.lines import TraceLine
-from postroad.pipeline.archive.archive import LEEWAY, Stamps, near, unarchived, with_view
+from postroad.pipeline.archive.archive import LEEWAY, Versions, near, unarchived, with_view
 from postroad.pipeline.archive.planning import Coverage, Stretch
 from postroad.pipeline.spark.columns import AddressColumn, is_among
 from postroad.pipeline.spark.lake.lake import LakeTables, in_thread, within
@@ -186,23 +186,23 @@ class UnarchivedEntries:
     slices."""
 
     reader: PartitionReader
-    stamps: Stamps
+    versions: Versions
     stretch: Stretch
     window: timedelta
 
     def mails(self, found: TraceSelector) -> set[str]:
-        stamps = self._since(found.since)
-        return mails_of(self.reader.rows(stamps), self.stretch, found) if stamps else set()
+        versions = self._since(found.since)
+        return mails_of(self.reader.rows(versions), self.stretch, found) if versions else set()
 
     def lines(self, mails: Collection[str]) -> list[TraceLine]:
-        stamps = self._since(since_of(mails))
-        if not stamps:
+        versions = self._since(since_of(mails))
+        if not versions:
             return []
-        return lines_of(self.reader.chosen(stamps, those_of(mails)), self.stretch, mails)
+        return lines_of(self.reader.chosen(versions, those_of(mails)), self.stretch, mails)
 
-    def _since(self, moment: datetime | None) -> Stamps:
+    def _since(self, moment: datetime | None) -> Versions:
         first, before = self.stretch
-        return near(self.stamps, Stretch(max(first, moment or first), before), self.window)
+        return near(self.versions, Stretch(max(first, moment or first), before), self.window)
 
 
 async def unarchived_entries(
@@ -221,10 +221,10 @@ async def unarchived_entries(
     if first is None:
         return None, coverage
     archived = await in_thread(lake.slices, first)
-    stamps = await unarchived(tables.view, tables.reading, archived, first, last)
+    versions = await unarchived(tables.view, tables.reading, archived, first, last)
     reader = PartitionReader(session, tables.keyspace, tables.queue, kept)
     window = max(each.slice_window for each in tables.reading)
     return (
-        UnarchivedEntries(reader, stamps, coverage.stretch, window),
+        UnarchivedEntries(reader, versions, coverage.stretch, window),
         with_view(coverage, limits),
     )

@@ -15,7 +15,7 @@ from postroad.domain.queues.entries import EntryKey, Partition
 from postroad.domain.queues.selection import AGES, Selector
 from postroad.domain.values.instants import instant
 from postroad.pipeline.answers.lines import AgesLine, age_name
-from postroad.pipeline.archive.archive import read_stamps
+from postroad.pipeline.archive.archive import read_versions
 from postroad.pipeline.spark.columns import age_limit_of, domain_of, domains_of, nothing
 from postroad.pipeline.spark.jobs.tracing import ViewTables
 from postroad.pipeline.spark.lake.lake import in_thread
@@ -56,7 +56,7 @@ async def _waiting(session: SparkSession, tables: ViewTables, last: datetime) ->
     found = [each async for each in occupied(view, tables.reading, first, last)]
     partitions: list[Partition] = [each for each in found if each.slice_start not in drained]
     reader = PartitionReader(session, tables.keyspace, tables.queue, nothing)
-    states = await reader.states(await read_stamps(view, partitions), SELECTED)
+    states = await reader.states(await read_versions(view, partitions), SELECTED)
     return states.where("has_row and state.waits")
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType
 
 from postroad.domain.queues.entries import EndingKind, Partition
 from postroad.domain.values.instants import instant
-from postroad.pipeline.archive.archive import PartitionsRead, Stamps
+from postroad.pipeline.archive.archive import PartitionsRead, Versions
 from postroad.pipeline.archive.planning import ReadCounts
 from postroad.pipeline.spark.columns import (
     AddressColumn,
@@ -63,55 +63,55 @@ class PartitionReader:
         self._queue = queue
         self._address = address
 
-    async def read(self, stamps: Stamps) -> PartitionsRead[DataFrame]:
+    async def read(self, versions: Versions) -> PartitionsRead[DataFrame]:
         """See `EntrySource`. What was read stays as it was read, until Spark ends."""
-        return await asyncio.to_thread(self._read, stamps)
+        return await asyncio.to_thread(self._read, versions)
 
-    async def states(self, stamps: Stamps, columns: Iterable[str] = AUDITED) -> DataFrame:
+    async def states(self, versions: Versions, columns: Iterable[str] = AUDITED) -> DataFrame:
         """Read rows, then marks, and return one line for each entry that has either, with its
         state and these columns of its row: `entry_states`. They stay as they were read. Raises:
         JobFailed, CredentialsRefused."""
-        return await asyncio.to_thread(self._states, stamps, columns)
+        return await asyncio.to_thread(self._states, versions, columns)
 
-    def rows(self, stamps: Stamps) -> DataFrame:
+    def rows(self, versions: Versions) -> DataFrame:
         """Return whose mail the rows are, and when they were queued, without what became of them:
         ids, addresses and `enqueued_at`, as the lake has them."""
         wanted = ("mail_id", "sender", "recipients", "enqueued_at")
-        lines = _of(self._table("enqueued_mails"), wanted, products(stamps))
+        lines = _of(self._table("enqueued_mails"), wanted, products(versions))
         return lines.withColumns(_addresses(self._address))
 
-    def chosen(self, stamps: Stamps, choose: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    def chosen(self, versions: Versions, choose: Callable[[DataFrame], DataFrame]) -> DataFrame:
         """Read some rows, and return their entries, as the lake has them. Only marks of partitions
         are read that have such rows."""
-        rows = kept(choose(_of(self._table("enqueued_mails"), _ROW, products(stamps))))
+        rows = kept(choose(_of(self._table("enqueued_mails"), _ROW, products(versions))))
         found = rows.select(F.unix_micros("slice_start"), "bucket_id").collect()
         places = {Partition(instant(start), bucket) for start, bucket in found}
         marks = _of(self._table("deleted_mails"), _MARK, products(places))
         own = marks.join(F.broadcast(rows.select(*_KEY)), _KEY, "left_semi")
-        watermarks = self._watermarks({each: stamps[each] for each in places})
+        watermarks = self._watermarks({each: versions[each] for each in places})
         lines = entry_lines(rows, own, watermarks, self._address)
         return lines.where(~F.col("undecodable")).select(*ENTRIES.columns)
 
-    def _states(self, stamps: Stamps, columns: Iterable[str]) -> DataFrame:
+    def _states(self, versions: Versions, columns: Iterable[str]) -> DataFrame:
         with translated():
-            groups = products(stamps)
+            groups = products(versions)
             rows = _of(self._table("enqueued_mails"), columns, groups)
             rows = kept(rows.withColumn("has_row", F.lit(True)))
             marks = _of(self._table("deleted_mails"), _MARK, groups)
             marks = marks.where(F.col("enqueue_id").isNotNull()).withColumn("has_mark", F.lit(True))
-            return kept(entry_states(rows, marks, self._watermarks(stamps)))
+            return kept(entry_states(rows, marks, self._watermarks(versions)))
 
-    def _read(self, stamps: Stamps) -> PartitionsRead[DataFrame]:
+    def _read(self, versions: Versions) -> PartitionsRead[DataFrame]:
         with translated():
             rows, marks = self._table("enqueued_mails"), self._table("deleted_mails")
-            groups = products(stamps)
+            groups = products(versions)
             lines = entry_lines(
                 *(_of(rows, _ROW, groups), _of(marks, _MARK, groups)),
-                *(self._watermarks(stamps), self._address),
+                *(self._watermarks(versions), self._address),
             )
             # Not read twice: between two readings, cleanup may delete what the first one counted.
             lines = kept(lines)
-            counts = dict.fromkeys(stamps, ReadCounts(0, 0, 0)) | counts_of(lines)
+            counts = dict.fromkeys(versions, ReadCounts(0, 0, 0)) | counts_of(lines)
             entries = lines.where(~F.col("undecodable")).select(*ENTRIES.columns)
             return PartitionsRead(entries, counts)
 
@@ -120,11 +120,11 @@ class PartitionReader:
         table = self._session.read.format(_FORMAT).options(**options).load()
         return table.where(F.col("queue") == self._queue)
 
-    def _watermarks(self, stamps: Stamps) -> DataFrame:
+    def _watermarks(self, versions: Versions) -> DataFrame:
         found = [
-            (*partition, str(stamp.watermark.through), stamp.watermark.at)
-            for partition, stamp in stamps.items()
-            if stamp.watermark is not None
+            (*partition, str(version.watermark.through), version.watermark.at)
+            for partition, version in versions.items()
+            if version.watermark is not None
         ]
         schema = "slice_start timestamp, bucket_id int, purged_through string, purged_at timestamp"
         return self._session.createDataFrame(found, schema)
