@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-Stamp = tuple[int, ...]
+FileStamp = tuple[int, ...]
 """Numbers that differ after a change of a file; none when it is missing."""
 
 
-def stamp_of(path: Path) -> Stamp:
+def stamp_of(path: Path) -> FileStamp:
     """Return the stamp of a file, by one system call. Take it before the file is read: a change
     meanwhile is seen then."""
     try:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from postroad.errors import TlsRefused
-from postroad.file_stamps import Stamp, stamp_of
+from postroad.file_stamps import FileStamp, stamp_of
 
 _NAME = re.compile(r"mismatch|doesn't match|NotValidForName|not valid for name", re.IGNORECASE)
 _CERTIFICATE = re.compile(
@@ -92,7 +92,7 @@ def verifying_context(ca_file: Path | None, oldest: ssl.TLSVersion = OLDEST_TLS)
 
 
 @lru_cache(maxsize=64)
-def _context_at(_: Stamp, ca_file: Path | None, oldest: ssl.TLSVersion) -> ssl.SSLContext:
+def _context_at(_: FileStamp, ca_file: Path | None, oldest: ssl.TLSVersion) -> ssl.SSLContext:
     context = client_context(ClientTls(ca_file))
     context.minimum_version = oldest
     return context

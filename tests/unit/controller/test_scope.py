@@ -114,23 +114,23 @@ def facts(connection: str = "a", answers: bool = True, **secrets: str) -> Cluste
     return ClusterFacts({"rabbitmq": answers}, connection, secrets)
 
 
-def test_a_stamp_changes_with_the_facts_of_a_namespace() -> None:
+def test_a_version_changes_with_the_facts_of_a_namespace() -> None:
     known = KnownFacts()
-    stamps = []
+    versions = []
     for each in (
         facts(), facts(), facts(answers=False), facts("b", False), facts("b", False, other="1"),
         facts("b", False),
     ):  # fmt: skip
         known.record("uid", each)
-        stamps.append((known.stamp("uid", "mail"), known.stamp("uid", "other")))
+        versions.append((known.version("uid", "mail"), known.version("uid", "other")))
 
-    mail, other = zip(*stamps, strict=True)
+    mail, other = zip(*versions, strict=True)
     assert [each != mail[0] for each in mail] == [False, False, True, True, True, True]
     assert len(set(mail)) == 3
     assert len(set(other)) == 5
     known.forget("uid")
     assert known.of("uid") is None
-    assert known.stamp("uid", "other") == (0, 0)
+    assert known.version("uid", "other") == (0, 0)
 
 
 def test_a_cluster_is_checked_again_for_its_users_its_spec_and_the_time() -> None:

@@ -27,7 +27,7 @@ from postroad.telemetry.metrics import UNLOGGED_ATTEMPTS, of_queue
 PREFIX, SUFFIX = "attempts-", ".jsonl"
 MAX_FILE_AGE = timedelta(hours=1)
 MAX_FILE = 16 * 1024 * 1024
-_STAMP = "%Y%m%dT%H%M%S%f"
+_TIMESTAMP = "%Y%m%dT%H%M%S%f"
 
 _log = logger("worker")
 
@@ -98,7 +98,7 @@ class FileAttemptLog:
     def _begin_file(self) -> None:
         self._close_file()
         self._began = self._now()
-        name = f"{PREFIX}{self._began.strftime(_STAMP)}-{os.getpid()}{SUFFIX}"
+        name = f"{PREFIX}{self._began.strftime(_TIMESTAMP)}-{os.getpid()}{SUFFIX}"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(self._folder / name, flags, PRIVATE_FILE)
         self._size = 0
@@ -137,8 +137,8 @@ def _files(folder: Path) -> list[tuple[Path, datetime]]:
     found: list[tuple[datetime, str, Path]] = []
     for path in folder.glob(f"{PREFIX}*{SUFFIX}"):
         with suppress(ValueError):
-            stamp = path.name.removeprefix(PREFIX).partition("-")[0]
-            began = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC)
+            written = path.name.removeprefix(PREFIX).partition("-")[0]
+            began = datetime.strptime(written, _TIMESTAMP).replace(tzinfo=UTC)
             found.append((began, path.name, path))
     return [(path, began) for began, _, path in sorted(found)]
 

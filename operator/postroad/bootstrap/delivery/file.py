@@ -17,7 +17,7 @@ from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.hops import Hop
 from postroad.errors import InvalidSettings
-from postroad.file_stamps import Stamp, stamp_of
+from postroad.file_stamps import FileStamp, stamp_of
 from postroad.logins import LOGIN
 from postroad.signing.signatures import SigningPlan
 from postroad.telemetry.logs import logger
@@ -49,7 +49,7 @@ class DeliveryFile:
     def __init__(self, file: Path, relay: Hop | None = None) -> None:
         self._file, self._relay = file, relay
         self._keys = KeyFiles()
-        self._watched: dict[Path, Stamp] = {}
+        self._watched: dict[Path, FileStamp] = {}
         self.current = self._read()
         DELIVERY_REFUSED.set(0)
 

@@ -10,7 +10,7 @@ from postroad.delivery_settings.signing import DomainSigning
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.mail.shapes import with_crlf
 from postroad.errors import InvalidInput, InvalidMail, InvalidSettings
-from postroad.file_stamps import Stamp
+from postroad.file_stamps import FileStamp
 from postroad.ports.clock import Clock
 from postroad.signing.keys import GOOD_BITS, SigningKey
 from postroad.signing.signatures import (
@@ -50,10 +50,10 @@ class KeyFiles:
     """The keys that files have; one whose file did not change is not read again."""
 
     def __init__(self) -> None:
-        self._keys: dict[Path, tuple[Stamp, SigningKey]] = {}
+        self._keys: dict[Path, tuple[FileStamp, SigningKey]] = {}
 
     def plan(
-        self, domains: Iterable[DomainSigning], folder: Path, stamps: Mapping[Path, Stamp]
+        self, domains: Iterable[DomainSigning], folder: Path, stamps: Mapping[Path, FileStamp]
     ) -> SigningPlan:
         """Return what signs. `folder`: where relative paths begin. Raises: InvalidSettings."""
         self._keys = {path: known for path, known in self._keys.items() if path in stamps}
@@ -69,7 +69,7 @@ class KeyFiles:
             )
         )
 
-    def _key_at(self, path: Path, stamps: Mapping[Path, Stamp]) -> SigningKey:
+    def _key_at(self, path: Path, stamps: Mapping[Path, FileStamp]) -> SigningKey:
         known, stamp = self._keys.get(path), stamps[path]
         if known is not None and known[0] == stamp and stamp:
             return known[1]

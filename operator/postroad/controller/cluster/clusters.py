@@ -61,7 +61,7 @@ class Cluster:
     away: Mapping[str, Finding] = field(default_factory=dict)
     """The conditions of servers that did not answer when they were last checked."""
 
-    stamp: tuple[object, ...] = ()
+    version: tuple[object, ...] = ()
     """Changes with the QueueCluster, and with what is known of its servers and Secrets."""
 
     adopted: str = ""
@@ -134,8 +134,8 @@ class Clusters:
         await self.users.admit(found, queue, begun=begun)
         cluster = await self.open(found, anew=False)
         uid, generation = cluster.uid, found["metadata"]["generation"]
-        stamp = (uid, generation, *self.facts.stamp(uid, queue.name.namespace))
-        return replace(cluster, stamp=stamp)
+        version = (uid, generation, *self.facts.version(uid, queue.name.namespace))
+        return replace(cluster, version=version)
 
     async def for_deletion(self, queue: Queue) -> Cluster:
         """Return the cluster of a MailQueue that is being deleted, whatever its allowedNamespaces

@@ -53,7 +53,7 @@ class KnownFacts:
             if facts.secrets.get(namespace) != before.secrets.get(namespace):
                 self._changes[uid, namespace] += 1
 
-    def stamp(self, uid: str, namespace: str) -> tuple[int, int]:
+    def version(self, uid: str, namespace: str) -> tuple[int, int]:
         """Return numbers that change with the facts that MailQueues of a namespace depend on."""
         return self._changes[uid, None], self._changes[uid, namespace]
 

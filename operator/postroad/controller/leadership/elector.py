@@ -86,7 +86,7 @@ class Elector:
         """Let another process begin at once. Only after every effect has ended."""
         self.fence.settled()
         metrics.LEADER.set(0)
-        wanted = self._state.given_back(self._stamp())
+        wanted = self._state.given_back(self._timestamp())
         if wanted is None:
             return
         try:
@@ -105,7 +105,7 @@ class Elector:
 
     async def _go_on(self) -> None:
         now = self._clock.elapsed()
-        match self._state.next_step(now, self._stamp()):
+        match self._state.next_step(now, self._timestamp()):
             case leases.WaitUntil(until):
                 await self._clock.sleep(until - now)
             case leases.ReadLease():
@@ -192,14 +192,14 @@ class Elector:
             _log.warning("the Lease cannot be used", lease=str(self.place), error=why)
         self._complaint = why
 
-    def _stamp(self) -> str:
-        return stamp_of(self._clock.now())
+    def _timestamp(self) -> str:
+        return timestamp_of(self._clock.now())
 
 
-def stamp_of(moment: datetime) -> str:
+def timestamp_of(moment: datetime) -> str:
     """Return a moment as a MicroTime.
 
-    >>> stamp_of(datetime(2026, 1, 2, 3, 4, 5, 678000, UTC))
+    >>> timestamp_of(datetime(2026, 1, 2, 3, 4, 5, 678000, UTC))
     '2026-01-02T03:04:05.678000Z'
     """
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

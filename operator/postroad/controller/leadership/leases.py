@@ -119,9 +119,9 @@ class Candidacy:
         return None if self.held is None or self.lost else self.held + self.rules.deadline
 
     def next_step(
-        self, now: timedelta, stamp: str
+        self, now: timedelta, timestamp: str
     ) -> ReadLease | WriteLease | WaitUntil | StopLeading:
-        """Return what to do at this moment. `stamp`: the wall clock's time, as a Lease has it."""
+        """Return what to do at this moment. `timestamp`: of the wall clock, as a Lease has it."""
         if self.lost:
             return StopLeading(self.lost)
         if self.until is not None and now >= self.until:
@@ -137,7 +137,7 @@ class Candidacy:
                 self.write_due if self.until is None else min(self.write_due, self.until)
             )
         version = self.observed.version if self.observed.record is not None else None
-        return WriteLease(self._claimed(self.observed.record, stamp), version)
+        return WriteLease(self._claimed(self.observed.record, timestamp), version)
 
     def found(
         self,
@@ -186,22 +186,22 @@ class Candidacy:
         """A request had no answer, or was refused; a write may have had its effect."""
         return replace(self, is_current=False, due=sent + self.rules.pause(chance))
 
-    def given_back(self, stamp: str) -> WriteLease | None:
+    def given_back(self, timestamp: str) -> WriteLease | None:
         """Return the write by which a leader lets the others begin at once; None for a process that
         does not know itself to be the leader."""
         if self.held is None or self.lost or self.observed is None:
             return None
         transitions = self.observed.record.transitions if self.observed.record is not None else 0
-        record = LeaseRecord("", RELEASED, stamp, stamp, transitions)
+        record = LeaseRecord("", RELEASED, timestamp, timestamp, transitions)
         return WriteLease(record, self.observed.version)
 
-    def _claimed(self, before: LeaseRecord | None, stamp: str) -> LeaseRecord:
+    def _claimed(self, before: LeaseRecord | None, timestamp: str) -> LeaseRecord:
         duration = self.rules.duration
         if before is None:
-            return LeaseRecord(self.identity, duration, stamp, stamp)
+            return LeaseRecord(self.identity, duration, timestamp, timestamp)
         if before.holder == self.identity:
-            return replace(before, duration=duration, renewed=stamp)
-        return LeaseRecord(self.identity, duration, stamp, stamp, before.transitions + 1)
+            return replace(before, duration=duration, renewed=timestamp)
+        return LeaseRecord(self.identity, duration, timestamp, timestamp, before.transitions + 1)
 
 
 WATCH_SECONDS = 0.25

@@ -47,6 +47,6 @@ class FactsReader:
             async with attempt(VIEW_READY, seconds=120) as attempted:
                 await self._clusters.claims.check_keyspace(cluster.keyspace)
         if attempted.finding.is_good:
-            seen = replace(seen, cluster=cluster.stamp)
+            seen = replace(seen, cluster=cluster.version)
             plan = plan_of(queue, cluster, found.get("status") or {})
         return QueueFacts(found, seen, plan, attempted.finding)

@@ -36,8 +36,8 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeenFacts:
-    """Facts that a MailQueue depends on. `cluster`: a stamp that changes with its QueueCluster, the
-    Secrets and whether the servers answer; None while the MailQueue cannot use it. `may_roll`:
+    """Facts that a MailQueue depends on. `cluster`: a version that changes with its QueueCluster,
+    the Secrets and whether the servers answer; None while the MailQueue cannot use it. `may_roll`:
     its pods may be replaced because of a newer operator. `rotate`: the annotation that asks for
     another user at RabbitMQ."""
 

@@ -348,14 +348,14 @@ class Controller:
         uid, known = metadata["uid"], self._clusters.facts
         queues = await self._clusters.users.referring(metadata["namespace"], metadata["name"])
         secrets = await secrets_of(self._reads, cluster, queues, known.of(uid))
-        before = {each: known.stamp(uid, each) for each in namespaces_of(queues)}
+        before = {each: known.version(uid, each) for each in namespaces_of(queues)}
         answers = self._health.answers.get(uid, {})
         conflict = self._clusters.claims.conflict_of(uid)
         connection = self._connections.fingerprint(uid)
         known.record(uid, ClusterFacts(answers, connection, secrets, conflict))
         for each in queues:
             namespace = each["metadata"]["namespace"]
-            if known.stamp(uid, namespace) != before[namespace]:
+            if known.version(uid, namespace) != before[namespace]:
                 self._work.add(key_of(each), Urgency.ROUTINE)
 
     def _forget_others(self, key: Key, found: Object | None) -> None:

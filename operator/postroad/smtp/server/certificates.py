@@ -8,7 +8,7 @@ import ssl
 from pathlib import Path
 
 from postroad.errors import InvalidSettings
-from postroad.file_stamps import Stamp, stamp_of
+from postroad.file_stamps import FileStamp, stamp_of
 from postroad.telemetry.logs import logger
 from postroad.tls import server_context
 
@@ -51,7 +51,7 @@ class ServerCertificate:
             )
         return self._context
 
-    def _stamps(self) -> tuple[Stamp, ...]:
+    def _stamps(self) -> tuple[FileStamp, ...]:
         return tuple(map(stamp_of, (self._certificate, self._key or self._certificate)))
 
     def _read(self) -> ssl.SSLContext:
