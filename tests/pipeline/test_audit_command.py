@@ -17,7 +17,7 @@ from pipeline.conftest import RunJob
 from postroad import Mail, open_queue
 from postroad.distributed import opening
 from postroad.domain.queues.names import QueueName
-from postroad.pipeline.answers.findings import FindingKind
+from postroad.pipeline.results.findings import FindingKind
 from postroad.ports.broker import Broker
 from postroad.ports.mail_queue import MailQueue
 from postroad.ports.servers import Servers

@@ -18,8 +18,8 @@ from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Ma
 from postroad.domain.queues.lost_messages import MessageCount, Messages
 from postroad.domain.queues.selection import AGES, Selector
 from postroad.domain.values.identifiers import id_at
-from postroad.pipeline.answers.findings import AuditTimes
-from postroad.pipeline.answers.lines import age_name
+from postroad.pipeline.results.findings import AuditTimes
+from postroad.pipeline.results.lines import age_name
 from postroad.pipeline.spark.jobs import auditing
 from postroad.pipeline.spark.jobs.waiting import ages, is_selected
 from postroad.pipeline.states import EntryState

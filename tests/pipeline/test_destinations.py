@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pipeline.duck import RECOVERIES, REPLIES, answer
 from pipeline.lake_entries import MINUTE, NOON, History, deferred, delivered, drawn, failed, frame
 from postroad.domain.smtp.bounces import BounceClass
-from postroad.pipeline.answers.lines import DestinationLine, ReasonCount, Tally
 from postroad.pipeline.archive.planning import Stretch
+from postroad.pipeline.results.lines import DestinationLine, ReasonCount, Tally
 from postroad.pipeline.spark.jobs.traffic import destinations
 
 pytestmark = [

@@ -19,8 +19,8 @@ from postroad.domain.queues.entries import Partition
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.errors import InvalidInput
 from postroad.pipeline.addresses import hashed_address
-from postroad.pipeline.answers.lines import TraceLine
 from postroad.pipeline.archive.planning import Stretch
+from postroad.pipeline.results.lines import TraceLine
 from postroad.pipeline.spark.columns import is_among
 from postroad.pipeline.spark.jobs.tracing import (
     FEW,

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pipeline.duck import TRAFFIC, answer
 from pipeline.lake_entries import MINUTE, NOON, History, deferred, delivered, drawn, failed, frame
 from postroad.domain.values.instants import instant
-from postroad.pipeline.answers.lines import TrafficLine
 from postroad.pipeline.archive.planning import Stretch
+from postroad.pipeline.results.lines import TrafficLine
 from postroad.pipeline.spark.jobs.traffic import traffic
 
 pytestmark = [

@@ -33,7 +33,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from postroad import tls
 from postroad.domain.values.instants import instant, microseconds
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
-from postroad.http_answers import AnswerTooLarge, read_body
+from postroad.http_responses import ResponseTooLarge, read_body
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import Resolver
 from postroad.routing.answers import Question, RecordType
@@ -84,7 +84,7 @@ class PolicyFetcher:
             raise PolicyNotFetched(f"no answer in {TIMEOUT.total_seconds():g} s") from None
         except PolicyNotFetched:
             raise
-        except AnswerTooLarge:
+        except ResponseTooLarge:
             raise PolicyNotFetched(f"it has more than {MAX_POLICY} octets") from None
         except (InvalidInput, UnicodeDecodeError) as error:
             raise PolicyNotFetched(f"it is no policy: {error}") from None

@@ -53,8 +53,8 @@ class Worker(Section):
     attempt_log_bytes: Annotated[int, Field(ge=32 * 2**20)] = 2**30
     """Of all files; beyond it the oldest are deleted, but none of the last two hours."""
 
-    suspend_by_answers: bool = True
-    """True if answers such as `421 4.7.0` suspend a site for a time, where mail goes by routes."""
+    suspend_by_replies: bool = True
+    """True if replies such as `421 4.7.0` suspend a site for a time, where mail goes by routes."""
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Connections to next hops at most; with a relay, mails in flight too. Where mail goes by

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from postroad.adapters.disk.files import DiskFiles
 from postroad.cli import main
-from postroad.cli.pipeline import answers, spark
+from postroad.cli.pipeline import results, spark
 from postroad.cli.pipeline.archiving import _place
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
@@ -201,9 +201,9 @@ def test_what_a_job_cannot_do_is_named(arguments: str, text: str) -> None:
 
 
 def test_traffic_is_counted_by_the_hour_unless_options_name_more() -> None:
-    assert answers.traffic.make_context("traffic", ["--queue", URL]).params["by"] == ("hour",)
+    assert results.traffic.make_context("traffic", ["--queue", URL]).params["by"] == ("hour",)
     more = ["--queue", URL, "--by", "site", "--by", "domain"]
-    assert answers.traffic.make_context("traffic", more).params["by"] == ("site", "domain")
+    assert results.traffic.make_context("traffic", more).params["by"] == ("site", "domain")
 
 
 def test_an_export_into_a_directory_that_exists_is_refused(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_report_needs_a_directory(tmp_path: Path) -> None:
 def test_without_what_draws_it_a_report_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "find_spec", lambda _: None)
+    monkeypatch.setattr(results, "find_spec", lambda _: None)
 
     assert_refused(a_report(tmp_path), "install postroad with the extra `pipeline`")
 

@@ -13,7 +13,7 @@ from postroad.controller.kubernetes.drift import (
     ANSWER_AGE,
     MAX_ANSWERS,
     MAX_REPAIRS,
-    ApplyAnswers,
+    ApplyResponses,
     with_hash,
 )
 from postroad.ports.kubernetes import Object
@@ -214,7 +214,7 @@ def test_controller_that_undoes_each_repair_is_let_alone_for_ten_minutes() -> No
 
 
 def test_answers_are_kept_of_a_bounded_number_of_children() -> None:
-    answers = ApplyAnswers(ManualClock())
+    answers = ApplyResponses(ManualClock())
     wanted = with_hash({"metadata": {"name": "c"}, "data": {"a": "wanted"}})
     for number in range(MAX_ANSWERS + 5):
         metadata = {**wanted["metadata"], "uid": f"uid-{number}"}

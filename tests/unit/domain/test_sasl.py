@@ -22,21 +22,21 @@ def scram(password: str = "pencil", username: str = "user"):  # type: ignore[no-
 def test_scram_is_as_in_its_example() -> None:
     steps = scram()
     assert steps.initial == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
-    assert steps.answer(SERVER_FIRST) == (
+    assert steps.respond(SERVER_FIRST) == (
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
         b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
-    assert steps.answer(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") == b""
+    assert steps.respond(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") == b""
     steps.check_success()
 
 
 def test_scram_needs_the_servers_signature() -> None:
     steps = scram()
-    steps.answer(SERVER_FIRST)
+    steps.respond(SERVER_FIRST)
     with pytest.raises(LoginRefused, match="did not show"):
         steps.check_success()
     with pytest.raises(LoginRefused, match="signature"):
-        steps.answer(b"v=" + base64.b64encode(b"x" * 32))
+        steps.respond(b"v=" + base64.b64encode(b"x" * 32))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_scram_needs_the_servers_signature() -> None:
 )
 def test_scram_refuses_a_wrong_server(first: bytes) -> None:
     with pytest.raises(LoginRefused):
-        scram().answer(first)
+        scram().respond(first)
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_the_best_mechanism_is_chosen(
 def test_a_server_that_asks_on_gets_nothing_more() -> None:
     steps = dialogue(Mechanism.PLAIN, "a", "b", lambda count: RANDOM)
     with pytest.raises(LoginRefused):
-        steps.answer(b"more")
+        steps.respond(b"more")

@@ -8,7 +8,7 @@ import pytest
 
 from postroad.domain.delivery.sites import (
     MAX_SHOWN,
-    AnswerCounts,
+    ReplyCounts,
     SiteState,
     SiteView,
     SuspendedBy,
@@ -52,7 +52,7 @@ def answer(text: str, responder: Responder | None = MX) -> Outcome:
     ],
 )
 def test_answers_in_succession_suspend_a_site(texts: list[str], minutes: int | None) -> None:
-    counts, found = AnswerCounts(), None
+    counts, found = ReplyCounts(), None
     for text in texts:
         assert found is None, "it took fewer answers"
         found = counts.heard("mx.example", [answer(text)], NOW)
@@ -61,14 +61,14 @@ def test_answers_in_succession_suspend_a_site(texts: list[str], minutes: int | N
         assert found is None
         return
     assert found is not None
-    assert (found.site, found.by) == ("mx.example", SuspendedBy.ANSWERS)
+    assert (found.site, found.by) == ("mx.example", SuspendedBy.REPLIES)
     assert found.until == NOW + timedelta(minutes=minutes)
     for hidden in ("192.0.2.1", "dest.example", "zen.example"):
         assert hidden not in found.reason
 
 
 def test_one_transmission_is_one_answer_however_many_recipients_it_has() -> None:
-    counts = AnswerCounts()
+    counts = ReplyCounts()
 
     assert counts.heard("a", [answer(LISTED)] * 100, NOW) is None
     assert counts.heard("a", [answer(LISTED), answer("250 ok")], NOW) is None
@@ -78,13 +78,13 @@ def test_one_transmission_is_one_answer_however_many_recipients_it_has() -> None
 
 
 def test_what_no_server_of_the_site_answered_does_not_count() -> None:
-    counts = AnswerCounts()
+    counts = ReplyCounts()
     for _ in range(10):
         assert counts.heard("a", [answer(YAHOO, None)], NOW) is None
 
 
 def test_what_is_about_one_mailbox_suspends_no_site() -> None:
-    counts = AnswerCounts()
+    counts = ReplyCounts()
     for text in (
         "450 4.2.1 the user receives mail too quickly",
         "452 4.1.1 too many recent messages",
@@ -95,20 +95,20 @@ def test_what_is_about_one_mailbox_suspends_no_site() -> None:
 
 
 def test_a_limit_behind_a_wrapper_suspends_a_site_as_any_limit_does() -> None:
-    counts, text = AnswerCounts(), "450 4.7.1 <b@x.example>: Recipient address rejected: rate limit"
+    counts, text = ReplyCounts(), "450 4.7.1 <b@x.example>: Recipient address rejected: rate limit"
     found = [counts.heard("a", [answer(text)], NOW) for _ in range(5)]
     assert [each is not None for each in found] == [False] * 4 + [True]
 
 
 def test_sites_are_counted_apart() -> None:
-    counts = AnswerCounts()
+    counts = ReplyCounts()
     for site in ("a", "b"):
         assert counts.heard(site, [answer(LISTED)], NOW) is None
         assert counts.heard(site, [answer(LISTED)], NOW) is None
 
 
 def test_a_suspension_is_posted_and_read() -> None:
-    made = Suspension("mx.example", NOW, "blocked: 5.7.1", SuspendedBy.ANSWERS)
+    made = Suspension("mx.example", NOW, "blocked: 5.7.1", SuspendedBy.REPLIES)
 
     assert Suspension.of("mx.example", made.text()) == made
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from postroad.domain.configuration.advice import SliceCount
 from postroad.domain.queues.selection import AGES
-from postroad.pipeline.answers.lines import (
+from postroad.pipeline.archive.planning import Coverage, Gap, Stretch
+from postroad.pipeline.results.lines import (
     AgesLine,
     Anomaly,
     DestinationLine,
@@ -16,8 +17,7 @@ from postroad.pipeline.answers.lines import (
     TrafficLine,
     age_name,
 )
-from postroad.pipeline.answers.report import QueueReport
-from postroad.pipeline.archive.planning import Coverage, Gap, Stretch
+from postroad.pipeline.results.report import QueueReport
 
 HOUR = timedelta(hours=1)
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

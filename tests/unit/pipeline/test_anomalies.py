@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.pipeline.answers.lines import Anomaly, Tally, anomalies
+from postroad.pipeline.results.lines import Anomaly, Tally, anomalies
 
 
 def found_in(now: Tally, before: Tally, **classes: tuple[int, int]) -> tuple[Anomaly, ...]:

@@ -10,8 +10,8 @@ from matplotlib import dates
 from matplotlib.figure import Figure
 
 from postroad.domain.configuration.advice import SliceCount
-from postroad.pipeline.answers import charts
-from postroad.pipeline.answers.charts import draw
+from postroad.pipeline.results import charts
+from postroad.pipeline.results.charts import draw
 from unit.pipeline.report_cases import EMPTY, HOUR, NOON, full, traffic
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from postroad.domain.queues.entries import Partition
-from postroad.pipeline.answers.findings import FindingKind, FindingLine, summaries, vanished_rows
+from postroad.pipeline.results.findings import FindingKind, FindingLine, summaries, vanished_rows
 from postroad.ports.view import ClosedSlice
 
 START, HOUR = datetime(2026, 3, 2, 10, tzinfo=UTC), timedelta(hours=1)

@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 from postroad.domain.delivery.attempts import OutcomeCount
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass
-from postroad.pipeline.answers.lines import (
+from postroad.pipeline.archive.planning import Coverage, Gap, Stretch
+from postroad.pipeline.results.lines import (
     Anomaly,
     DestinationLine,
-    JobAnswer,
+    JobResult,
     ReasonCount,
     Tally,
     TraceLine,
     TrafficLine,
 )
-from postroad.pipeline.archive.planning import Coverage, Gap, Stretch
 
 NOON, HOUR = datetime(2026, 3, 2, 12, tzinfo=UTC), timedelta(hours=1)
 DAY = Coverage(Stretch(NOON, NOON + 24 * HOUR), (Gap(NOON, NOON + HOUR),))
@@ -41,7 +41,7 @@ ENTRY = TraceLine(
 
 
 def test_a_table_has_numbers_to_the_right_and_a_dash_for_what_is_not_there() -> None:
-    head, *lines = JobAnswer("traffic", DAY, (BUSY, IDLE)).text().splitlines()
+    head, *lines = JobResult("traffic", DAY, (BUSY, IDLE)).text().splitlines()
 
     noon = "2026-03-02T12:00:00Z  "
     assert head.startswith(
@@ -54,7 +54,7 @@ def test_a_table_has_numbers_to_the_right_and_a_dash_for_what_is_not_there() -> 
 
 
 def test_a_column_in_which_no_line_has_anything_is_left_out() -> None:
-    head, _ = JobAnswer("traffic", DAY, (IDLE,)).text().splitlines()
+    head, _ = JobResult("traffic", DAY, (IDLE,)).text().splitlines()
 
     assert head.split() == [
         *("hour", "to", "accepted", "delivered", "deferred", "rejected", "removed", "attempts"),
@@ -63,7 +63,7 @@ def test_a_column_in_which_no_line_has_anything_is_left_out() -> None:
 
 
 def test_no_lines_are_no_table() -> None:
-    assert JobAnswer("traffic", DAY, ()).text() == ""
+    assert JobResult("traffic", DAY, ()).text() == ""
 
 
 def test_a_destination_as_text() -> None:
@@ -81,7 +81,7 @@ def test_an_entry_as_text() -> None:
 
 
 def test_json_says_first_what_the_answer_is_about() -> None:
-    head, *lines = JobAnswer("destinations", DAY, (REFUSING,)).documents()
+    head, *lines = JobResult("destinations", DAY, (REFUSING,)).documents()
 
     assert head == {
         "job": "destinations",
@@ -99,7 +99,7 @@ def test_json_says_first_what_the_answer_is_about() -> None:
 
 
 def test_moments_and_kinds_in_json() -> None:
-    _, line = json.loads(json.dumps(list(JobAnswer("trace", DAY, (ENTRY,)).documents())))
+    _, line = json.loads(json.dumps(list(JobResult("trace", DAY, (ENTRY,)).documents())))
 
     assert line["ended_at"] == "2026-03-02T13:00:00.000Z"
     assert line["outcomes"][0]["kind"] == "deferred"

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from postroad.pipeline.answers.report import SHOWN, QueueReport, duration_text, page
+from postroad.pipeline.results.report import SHOWN, QueueReport, duration_text, page
 from unit.pipeline.report_cases import EMPTY, HOSTILE, destination, full
 
 PICTURES = {"traffic": b"\x89PNG traffic", "slices": b"\x89PNG slices"}

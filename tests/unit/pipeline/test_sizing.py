@@ -9,7 +9,7 @@ import pytest
 from postroad.domain.configuration.advice import SliceCount
 from postroad.domain.configuration.rules import ViewConfiguration, refusal_of
 from postroad.domain.values.instants import parse_duration
-from postroad.pipeline.answers.lines import AdviceLine, sizing
+from postroad.pipeline.results.lines import AdviceLine, sizing
 
 NOON, HOUR = datetime(2026, 3, 2, 12, tzinfo=UTC), timedelta(hours=1)
 PRESENT = ViewConfiguration(HOUR, 3, 1000)

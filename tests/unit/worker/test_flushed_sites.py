@@ -12,11 +12,11 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.cli.sites.sites import ANSWERED_WITHIN, try_site
-from postroad.domain.delivery.sites import FlushAnswer, SuspendedBy, Suspension
+from postroad.domain.delivery.sites import FlushAck, SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput, ViewUnavailable
 from postroad.ports.delivery import Topic
-from postroad.worker.sites.control import FlushAnswers, SiteControl
+from postroad.worker.sites.control import FlushAcks, SiteControl
 from postroad.worker.sites.shared_state import SharedStateReader
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
@@ -32,11 +32,11 @@ async def an_answering_worker(*, relay: str | None = None) -> AsyncIterator[Work
         worker.domain("two.example", TWO)
         worker.domain("three.example", TWO)
         shared_state, clock = worker.queue.shared_state, worker.process.clock
-        control = SiteControl(shared_state, clock, "w", watches_answers=False)
-        answer = partial(
-            FlushAnswers(shared_state, "w", relay=lambda: relay).answer, worker.driving.try_now
+        control = SiteControl(shared_state, clock, "w", watches_replies=False)
+        acknowledge = partial(
+            FlushAcks(shared_state, "w", relay=lambda: relay).acknowledge, worker.driving.try_now
         )
-        reader = SharedStateReader(shared_state, clock, {Topic.FLUSHES: answer})
+        reader = SharedStateReader(shared_state, clock, {Topic.FLUSHES: acknowledge})
         async with running(control.run(worker.driving.sites), reader.run()):
             yield worker
 
@@ -100,10 +100,10 @@ async def test_all_mail_of_a_worker_with_a_relay_is_that_of_its_site() -> None:
 async def test_mail_that_is_rerouted_from_a_relay_is_not_all_mail() -> None:
     async with a_worker() as worker:
         shared_state = worker.queue.shared_state
-        answers = FlushAnswers(shared_state, "w", relay=lambda: "hop.example")
-        await answers.answer(lambda _: ["one.example"], {ONE: "1"})
+        acks = FlushAcks(shared_state, "w", relay=lambda: "hop.example")
+        await acks.acknowledge(lambda _: ["one.example"], {ONE: "1"})
         (text,) = (await shared_state.published(Topic.FLUSHED)).values()
-        assert not FlushAnswer.of(text).is_all
+        assert not FlushAck.of(text).is_all
 
 
 async def test_a_site_that_no_worker_knows_is_refused() -> None:
@@ -134,7 +134,7 @@ async def test_a_worker_that_does_not_answer_is_named_and_waited_for_a_time() ->
         assert worker.process.clock.elapsed() - began < ANSWERED_WITHIN + 2 * SECOND
 
 
-async def test_a_request_is_answered_once_and_a_later_one_again() -> None:
+async def test_a_request_is_acknowledged_once_and_a_later_one_again() -> None:
     async with a_worker() as worker:
         asked: list[str] = []
 
@@ -143,18 +143,18 @@ async def test_a_request_is_answered_once_and_a_later_one_again() -> None:
             return [f"d{n}.example" for n in range(2003)]
 
         shared_state = worker.queue.shared_state
-        answer = partial(FlushAnswers(shared_state, "w", relay=lambda: None).answer, try_now)
+        acknowledge = partial(FlushAcks(shared_state, "w", relay=lambda: None).acknowledge, try_now)
         for published in ({ONE: "1"}, {ONE: "1"}, None):
-            await answer(published)
+            await acknowledge(published)
         assert asked == [ONE]
         worker.process.faults.plan = lambda _: Fault.AWAY
         with pytest.raises(ViewUnavailable):
-            await answer({ONE: "2"})
+            await acknowledge({ONE: "2"})
         worker.process.faults.plan = lambda _: None
-        await answer({ONE: "2"})
+        await acknowledge({ONE: "2"})
         assert asked == [ONE, ONE, ONE]
         (text,) = (await shared_state.published(Topic.FLUSHED)).values()
-        found = FlushAnswer.of(text)
+        found = FlushAck.of(text)
         assert (found.number, len(found.domains), found.more) == ("2", 2000, 3)
 
 
@@ -165,11 +165,11 @@ async def test_a_request_is_answered_once_and_a_later_one_again() -> None:
         '{"worker": "w", "site": "s", "number": "1", "domains": [], "more": Infinity}',
     ],
 )  # fmt: skip
-def test_what_is_no_answer_is_refused(text: str) -> None:
+def test_what_is_no_acknowledgement_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be read"):
-        FlushAnswer.of(text)
+        FlushAck.of(text)
 
 
-def test_an_answer_is_read_as_it_was_written() -> None:
-    made = FlushAnswer("w", "site", "1", ("a.example",), 2, True)
-    assert FlushAnswer.of(made.text()) == made
+def test_an_acknowledgement_is_read_as_it_was_written() -> None:
+    made = FlushAck("w", "site", "1", ("a.example",), 2, True)
+    assert FlushAck.of(made.text()) == made

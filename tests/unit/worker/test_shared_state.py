@@ -10,7 +10,7 @@ from functools import partial
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.errors import ViewUnavailable
 from postroad.ports.delivery import Topic
-from postroad.worker.sites.control import FlushAnswers, SiteControl
+from postroad.worker.sites.control import FlushAcks, SiteControl
 from postroad.worker.sites.rerouting import Reroutes
 from postroad.worker.sites.shared_state import READ_EVERY, Obey, SharedStateReader
 from support.workers import running
@@ -20,12 +20,12 @@ from unit.worker.test_driving import MINUTE, SECOND, a_worker
 async def test_a_worker_at_rest_reads_its_shared_state_once_in_five_seconds() -> None:
     async with a_worker() as worker:
         shared_state, clock = worker.queue.shared_state, worker.process.clock
-        control = SiteControl(shared_state, clock, "w", watches_answers=True)
+        control = SiteControl(shared_state, clock, "w", watches_replies=True)
         obeyed: dict[Topic, Obey] = {
             Topic.SUSPENSIONS: control.obey,
             Topic.REROUTES: partial(Reroutes(clock).obey, worker.driving.route_again),
             Topic.FLUSHES: partial(
-                FlushAnswers(shared_state, "w", relay=lambda: None).answer, worker.driving.try_now
+                FlushAcks(shared_state, "w", relay=lambda: None).acknowledge, worker.driving.try_now
             ),
         }
         reader = SharedStateReader(shared_state, clock, obeyed)

@@ -32,7 +32,7 @@ class Controlled:
         self.worker = worker
         self.shared_state = worker.queue.shared_state
         clock = worker.process.clock
-        self.control = SiteControl(self.shared_state, clock, "w", watches_answers=True)
+        self.control = SiteControl(self.shared_state, clock, "w", watches_replies=True)
         self.reader = SharedStateReader(
             self.shared_state, clock, {Topic.SUSPENSIONS: self.control.obey}
         )
@@ -116,7 +116,7 @@ async def test_answers_suspend_a_site_for_every_process() -> None:
 
         published = await controlled.shared_state.published(Topic.SUSPENSIONS)
         found = Suspension.of(ONE, published[ONE])
-        assert found.by is SuspendedBy.ANSWERS
+        assert found.by is SuspendedBy.REPLIES
         assert "421 rate: too many messages" in found.reason
         assert "origin.example" not in published[ONE]
         await worker.enqueue("b@one.example")

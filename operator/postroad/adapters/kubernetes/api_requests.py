@@ -27,7 +27,7 @@ from kubernetes import client, config
 from kubernetes.client.rest import should_bypass_proxies
 
 from postroad import errors
-from postroad.http_answers import parsed_json, read_body
+from postroad.http_responses import parsed_json, read_body
 from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Guard
 from postroad.telemetry import metrics

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from postroad.adapters.kubernetes.api_requests import MAX_PAGES, ApiAccess, ApiRequests
 from postroad.errors import KubernetesUnavailable
-from postroad.http_answers import AnswerTooLarge
+from postroad.http_responses import ResponseTooLarge
 from postroad.ports.kubernetes import Kind, Object, WatchEvent
 from postroad.ports.servers import Guard
 
@@ -151,7 +151,7 @@ class ApiServer(ApiRequests):
             try:
                 return await self._pages(path, {**query, "limit": str(most)}, **options)
             except KubernetesUnavailable as error:
-                if most == PAGES[-1] or not isinstance(error.__cause__, AnswerTooLarge):
+                if most == PAGES[-1] or not isinstance(error.__cause__, ResponseTooLarge):
                     raise
         raise AssertionError("the last size returns or raises")
 

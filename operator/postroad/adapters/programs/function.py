@@ -46,7 +46,7 @@ class NotReached(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramAnswer:
+class ProgramResponse:
     """Result of one mail. `ending`: why the connection ends with it; None: it goes on."""
 
     outcomes: Mapping[str, Outcome]
@@ -59,7 +59,7 @@ class Handing(Protocol):
 
     async def hand_over(
         self, job: Transmission, content: Sequence[bytes], opened: Callable[[], None]
-    ) -> ProgramAnswer:
+    ) -> ProgramResponse:
         """Hand one mail over; call `opened` once the program is reached. Raises: NotReached."""
 
     async def close(self) -> None:
@@ -88,7 +88,7 @@ class SerialConnection:
         self._is_open = self._is_closing = self._is_aborted = self._has_ended = False
         self._is_handed = False
         """True if the program may have the mail that is under way."""
-        self._under_way: asyncio.Task[ProgramAnswer] | None = None
+        self._under_way: asyncio.Task[ProgramResponse] | None = None
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name="a connection to a program")
 
@@ -141,7 +141,7 @@ class SerialConnection:
         if task.cancelled() and not self._is_handed:
             return BROKEN_OFF
         if task.cancelled():
-            answer = ProgramAnswer(_all(job, Outcome.deferred(BROKEN_OFF)), ending=BROKEN_OFF)
+            response = ProgramResponse(_all(job, Outcome.deferred(BROKEN_OFF)), ending=BROKEN_OFF)
         elif isinstance(error := task.exception(), NotReached):
             return str(error)
         elif isinstance(error, _ContentError):
@@ -150,17 +150,17 @@ class SerialConnection:
         elif error is not None:
             _log.error("a mail was not handed over", exc_info=error)
             text = "451 4.3.5 unexpected error in the worker"
-            answer = ProgramAnswer(_all(job, Outcome.deferred(text)), ending=text)
+            response = ProgramResponse(_all(job, Outcome.deferred(text)), ending=text)
         else:
-            answer = task.result()
+            response = task.result()
         self._opened()
-        self._finish(JobFinished(job.job, answer.outcomes, answer.backoff))
-        return answer.ending or ""
+        self._finish(JobFinished(job.job, response.outcomes, response.backoff))
+        return response.ending or ""
 
-    async def _hand_over(self, job: Transmission) -> ProgramAnswer:
+    async def _hand_over(self, job: Transmission) -> ProgramResponse:
         if job.size_bytes > self._largest_bytes:
             text = f"552 5.3.4 the mail has more than {self._largest_bytes} octets"
-            return ProgramAnswer(_all(job, Outcome.failed(text)))
+            return ProgramResponse(_all(job, Outcome.failed(text)))
         async with self._room.taken(job.size_bytes):
             try:
                 async with aclosing(job.content()) as chunks:
@@ -247,7 +247,7 @@ class _Calling:
 
     async def hand_over(
         self, job: Transmission, content: Sequence[bytes], opened: Callable[[], None]
-    ) -> ProgramAnswer:
+    ) -> ProgramResponse:
         """Call it with one mail (see `Handing`)."""
         is_called = False
 
@@ -260,7 +260,7 @@ class _Calling:
         limit = asyncio.timeout(self._function.timeout.total_seconds())
         try:
             async with limit:
-                return ProgramAnswer(self._outcomes(mail, await self._call(mail, called)))
+                return ProgramResponse(self._outcomes(mail, await self._call(mail, called)))
         except (Exception, SystemExit) as error:
             if not is_called:
                 raise NotReached(NO_THREAD) from error
@@ -304,6 +304,6 @@ class _Calling:
         responder = Responder("localhost", is_final=True)
         return Outcome(outcome.kind, text, responder=responder)
 
-    def _deferred(self, mail: HandedMail, text: str) -> ProgramAnswer:
+    def _deferred(self, mail: HandedMail, text: str) -> ProgramResponse:
         outcome = Outcome.deferred(f"451 {text}")
-        return ProgramAnswer(dict.fromkeys(mail.recipients, outcome))
+        return ProgramResponse(dict.fromkeys(mail.recipients, outcome))

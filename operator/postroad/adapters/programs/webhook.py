@@ -18,7 +18,7 @@ from postroad import tls
 from postroad.adapters.programs.function import (
     BROKEN_OFF,
     NotReached,
-    ProgramAnswer,
+    ProgramResponse,
     SerialConnection,
 )
 from postroad.domain.delivery.webhooks import (
@@ -113,7 +113,7 @@ class _Posting:
 
     async def hand_over(
         self, job: Transmission, content: Sequence[bytes], opened: Callable[[], None]
-    ) -> ProgramAnswer:
+    ) -> ProgramResponse:
         """Post one mail (see `Handing`)."""
         self._opened = opened
         self._is_connected = self._is_fresh = self._is_sent = False
@@ -134,9 +134,9 @@ class _Posting:
                 raise NotReached("451 4.4.2 the webhook closed the connection") from error
             text = BROKEN_OFF if self._is_sent else "451 4.4.2 the webhook broke off"
             outcome = Outcome.deferred(text)
-            return ProgramAnswer(dict.fromkeys(job.envelope.recipients, outcome), ending=text)
+            return ProgramResponse(dict.fromkeys(job.envelope.recipients, outcome), ending=text)
 
-    async def _post(self, job: Transmission, request: WebhookRequest) -> ProgramAnswer:
+    async def _post(self, job: Transmission, request: WebhookRequest) -> ProgramResponse:
         async with self._connected().post(
             self._webhook.url.text,
             data=self._pieces(request.body),
@@ -150,7 +150,7 @@ class _Posting:
             if response.status in (429, 503):
                 backoff = backoff_of(response.headers.get("Retry-After"), self._clock.now())
             await _pass_over(response)
-        return ProgramAnswer(
+        return ProgramResponse(
             dict.fromkeys(job.envelope.recipients, outcome),
             backoff,
             outcome.text if backoff else None,

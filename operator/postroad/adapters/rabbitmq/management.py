@@ -22,7 +22,7 @@ from postroad.adapters.rabbitmq.publisher import KeptChannels
 from postroad.batching import Shared
 from postroad.domain.queues.quorum_queues import QuorumQueue, members_to_add
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused, ServerError
-from postroad.http_answers import AnswerTooLarge, parsed_json, read_body
+from postroad.http_responses import ResponseTooLarge, parsed_json, read_body
 from postroad.logins import Login
 from postroad.ports.servers import SAFE_COPIES, Guard
 from postroad.telemetry.logs import logger
@@ -159,7 +159,7 @@ class Management:
             refused = refusal("RabbitMQ's management API", str(error))
             if refused is not None:
                 raise refused from error
-            why = str(error) if isinstance(error, AnswerTooLarge) else type(error).__name__
+            why = str(error) if isinstance(error, ResponseTooLarge) else type(error).__name__
             raise BrokerUnavailable(
                 f"RabbitMQ's management API cannot be reached: {why}"
             ) from error

@@ -94,11 +94,11 @@ def trace(
         )
     if what is None:
         raise click.UsageError("name what to search for in the lake: ADDRESS or ID")
-    from postroad.cli.pipeline.answers import trace as job
-    from postroad.cli.pipeline.lake import LakeRequest, print_answer
+    from postroad.cli.pipeline.lake import LakeRequest, print_result
+    from postroad.cli.pipeline.results import trace as job
 
     request = LakeRequest(url, folder, master, since, before)
-    print_answer(request, partial(job, what=what), as_json=as_json)
+    print_result(request, partial(job, what=what), as_json=as_json)
 
 
 def _selector(

@@ -1,4 +1,4 @@
-"""A queue's lake, open for one job, and how its answer is printed."""
+"""A queue's lake, open for one job, and how its result is printed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from postroad.cli.pipeline import spark
 from postroad.domain.values.instants import rfc3339
 from postroad.domain.values.text import escaped, json_line
 from postroad.errors import InvalidInput, InvalidQueueURL
-from postroad.pipeline.answers.lines import JobAnswer
 from postroad.pipeline.archive.planning import Coverage, Stretch
+from postroad.pipeline.results.lines import JobResult
 from postroad.settings import Settings, from_environment
 
 if TYPE_CHECKING:
@@ -116,29 +116,29 @@ def with_lake(command: Command) -> Command:
     return run
 
 
-LakeJob = Callable[..., Coroutine[Any, Any, JobAnswer[Any]]]
+LakeJob = Callable[..., Coroutine[Any, Any, JobResult[Any]]]
 
 
 def lake_job(job: LakeJob) -> Command:
-    """Run a job over a lake, passed as `asked`, and print its answer."""
+    """Run a job over a lake, passed as `asked`, and print its result."""
 
     @with_lake
     @json_option
     @wraps(job)
     def run(request: LakeRequest, *, as_json: bool, **options: Any) -> None:
-        print_answer(request, partial(job, **options), as_json=as_json)
+        print_result(request, partial(job, **options), as_json=as_json)
 
     return run
 
 
-def print_answer(request: LakeRequest, job: LakeJob, *, as_json: bool) -> None:
-    async def answer() -> JobAnswer[Any]:
+def print_result(request: LakeRequest, job: LakeJob, *, as_json: bool) -> None:
+    async def run() -> JobResult[Any]:
         async with opened_lake(request) as asked:
             found = await job(asked=asked)
             summarize(asked.settings, found)
             return found
 
-    say_answer(asyncio.run(answer()), as_json=as_json)
+    say_result(asyncio.run(run()), as_json=as_json)
 
 
 @asynccontextmanager
@@ -168,22 +168,22 @@ async def opened_lake(request: LakeRequest) -> AsyncIterator[AskedLake]:
         yield AskedLake(settings, None, name, lake, asked, now)
 
 
-def summarize(settings: Settings, answer: JobAnswer[Any]) -> None:
-    """Write the summary of an answer. Raises: OSError."""
-    counts = {"lines": len(answer.lines)}
-    spark.write_summary(settings.pipeline.summary_file, counts, findings=answer.findings)
+def summarize(settings: Settings, result: JobResult[Any]) -> None:
+    """Write the summary of a result. Raises: OSError."""
+    counts = {"lines": len(result.lines)}
+    spark.write_summary(settings.pipeline.summary_file, counts, findings=result.findings)
 
 
-def say_answer(answer: JobAnswer[Any], *, as_json: bool) -> None:
-    """Print an answer: JSON lines, or a table below what it is about, with what it lacks last."""
+def say_result(result: JobResult[Any], *, as_json: bool) -> None:
+    """Print a result: JSON lines, or a table below what it is about, with what it lacks last."""
     if as_json:
-        for document in answer.documents():
+        for document in result.documents():
             click.echo(json_line(document))
         return
-    first, before = map(rfc3339, answer.coverage.stretch)
+    first, before = map(rfc3339, result.coverage.stretch)
     parts = (
-        f"{answer.job} from {first} until {before}",
-        answer.text() or "nothing",
-        *(f"note: {each}" for each in answer.coverage.sentences()),
+        f"{result.job} from {first} until {before}",
+        result.text() or "nothing",
+        *(f"note: {each}" for each in result.coverage.sentences()),
     )
     click.echo(escaped("\n".join(parts)))

@@ -12,16 +12,16 @@ import click
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.bootstrap.archiving import change_entries, list_keys
-from postroad.cli.pipeline.lake import say_answer, summarize
+from postroad.cli.pipeline.lake import say_result, summarize
 from postroad.cli.pipeline.spark import open_with_spark, write_summary
 from postroad.distributed.administration.found_entries import EntryChange
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.text import escaped, json_line
-from postroad.pipeline.answers.findings import FindingKind, FindingLine, FindingSummary, summaries
-from postroad.pipeline.answers.lines import AgesLine, JobAnswer, Line
 from postroad.pipeline.archive.planning import Coverage, Stretch
+from postroad.pipeline.results.findings import FindingKind, FindingLine, FindingSummary, summaries
+from postroad.pipeline.results.lines import AgesLine, JobResult, Line
 
 SHOWN = 10
 """Findings of each kind that the text names; JSON has all."""
@@ -35,7 +35,7 @@ def audit(*, url: str, repair: bool, adopt: bool, master: str, as_json: bool) ->
     counts = summaries(findings, repaired)
     if as_json:
         lines: list[Line] = [*counts, *findings]
-        for document in JobAnswer("audit", coverage, lines).documents():
+        for document in JobResult("audit", coverage, lines).documents():
             click.echo(json_line(document))
         return
     click.echo(escaped(_text(coverage, counts, findings)))
@@ -54,9 +54,9 @@ def _text(
     notes = [
         f"and {count} more of: {kind.value} (--json names all)" for kind, count in more.items()
     ]
-    parts = [JobAnswer("audit", coverage, counts).text()]
+    parts = [JobResult("audit", coverage, counts).text()]
     if examples:
-        parts += ["", JobAnswer("audit", coverage, examples).text(), *notes]
+        parts += ["", JobResult("audit", coverage, examples).text(), *notes]
     return "\n".join(parts)
 
 
@@ -90,18 +90,18 @@ async def _audit(
 
 def ages(*, url: str, master: str, as_json: bool) -> None:
     """Run `postroad ages --spark`."""
-    say_answer(asyncio.run(_ages(url, master)), as_json=as_json)
+    say_result(asyncio.run(_ages(url, master)), as_json=as_json)
 
 
-async def _ages(url: str, master: str) -> JobAnswer[AgesLine]:
+async def _ages(url: str, master: str) -> JobResult[AgesLine]:
     from postroad.pipeline.spark.jobs.waiting import count_ages
 
     async with open_with_spark(url, master, "leave --spark away") as opened:
         now, tables = MachineClock().now(), opened.view_tables()
         lines = await count_ages(opened.session, tables, now, now + Timing().skew)
-        answer = JobAnswer("ages", Coverage(Stretch(now, now)), lines)
-        summarize(opened.settings, answer)
-    return answer
+        result = JobResult("ages", Coverage(Stretch(now, now)), lines)
+        summarize(opened.settings, result)
+    return result
 
 
 async def change(url: str, change: EntryChange, selector: Selector, master: str) -> int:

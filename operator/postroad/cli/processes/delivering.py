@@ -37,7 +37,7 @@ from postroad.worker.jobs.admission import AdmissionGate
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.route_finder import RelayRoutes
 from postroad.worker.runner import MAX_GOODBYE, SchedulerRunner
-from postroad.worker.sites.control import FlushAnswers, SiteControl
+from postroad.worker.sites.control import FlushAcks, SiteControl
 from postroad.worker.sites.rate_limiter import RateLimiter, held_of
 from postroad.worker.sites.rerouting import Reroutes
 from postroad.worker.sites.shared_state import SharedStateReader
@@ -73,13 +73,13 @@ async def deliver(
     shared_state, name = shared_state_of(this.queue), _worker_name()
     reroutes = Reroutes(MachineClock())
     routes = _open_routes(settings, target, reroutes)
-    watches = is_routed and settings.worker.suspend_by_answers
+    watches = is_routed and settings.worker.suspend_by_replies
     rule_names = partial(_rule_names, routes)
     control = SiteControl(
         shared_state,
         MachineClock(),
         name,
-        watches_answers=watches,
+        watches_replies=watches,
         rules=rule_names,
         has_program=isinstance(target, WebhookAddress | HandlerFunction),
     )
@@ -105,7 +105,7 @@ async def deliver(
         suppressing=suppressing,
     )
     consumer = Consumer(this.queue, driving, window=window)
-    answers = FlushAnswers(
+    acks = FlushAcks(
         shared_state, name, relay=lambda: routes.site if isinstance(routes, RelayRoutes) else None
     )
     reader = SharedStateReader(
@@ -114,7 +114,7 @@ async def deliver(
         {
             Topic.SUSPENSIONS: control.obey,
             Topic.REROUTES: partial(reroutes.obey, partial(_route_again, routes, driving)),
-            Topic.FLUSHES: partial(answers.answer, driving.try_now),
+            Topic.FLUSHES: partial(acks.acknowledge, driving.try_now),
         },
     )
     use = partial(_use, settings, routes, pacer, suppressing, driving)

@@ -27,7 +27,7 @@ from postroad.distributed.administration.found_entries import EntryChange
 from postroad.domain.delivery.attempts import checked_reason
 from postroad.domain.delivery.sites import (
     MAX_SUSPENSION,
-    FlushAnswer,
+    FlushAck,
     Reroute,
     RerouteOf,
     SiteState,
@@ -279,8 +279,8 @@ async def try_site(shared_state: SharedState, clock: Clock, site: str) -> TriedS
         )
     number = uuid4().hex
     await shared_state.publish(Topic.FLUSHES, site, number, ASKED_FOR)
-    answers = await _answers(shared_state, clock, workers, number)
-    domains = frozenset(domain for each in answers for domain in each.domains)
+    acks = await _acks(shared_state, clock, workers, number)
+    domains = frozenset(domain for each in acks for domain in each.domains)
     if not domains:
         raise InvalidInput(
             f"no worker has had mail for a site {site}",
@@ -288,26 +288,26 @@ async def try_site(shared_state: SharedState, clock: Clock, site: str) -> TriedS
         )
     problems = [
         f"the worker {each} has not answered"
-        for each in sorted(workers - {each.worker for each in answers})
+        for each in sorted(workers - {each.worker for each in acks})
     ]
-    if (more := sum(each.more for each in answers)) > 0:
+    if (more := sum(each.more for each in acks)) > 0:
         problems.append(f"mail of {more} more domains of this site comes by its own time")
-    is_all = any(each.is_all for each in answers)
+    is_all = any(each.is_all for each in acks)
     selector = Selector.all() if is_all else Selector(domains=domains)
     return TriedSite(selector, tuple(problems))
 
 
-async def _answers(
+async def _acks(
     shared_state: SharedState, clock: Clock, workers: set[str], number: str
-) -> list[FlushAnswer]:
-    """Return the answers to a request, when all workers have answered or some take too long."""
+) -> list[FlushAck]:
+    """Return the acknowledgements of a request, when all workers have or some take too long."""
     until = clock.elapsed() + ANSWERED_WITHIN
     while True:
-        answers = []
+        acks = []
         for text in (await shared_state.published(Topic.FLUSHED)).values():
             with suppress(InvalidInput):
-                answers.append(FlushAnswer.of(text))
-        answers = [each for each in answers if each.number == number]
-        if workers <= {each.worker for each in answers} or clock.elapsed() >= until:
-            return answers
+                acks.append(FlushAck.of(text))
+        acks = [each for each in acks if each.number == number]
+        if workers <= {each.worker for each in acks} or clock.elapsed() >= until:
+            return acks
         await clock.sleep(LOOK_EVERY)

@@ -1,6 +1,6 @@
 """Since when objects are missing: what is missing for a moment has not been given up.
 
-An object that is replaced, restored, or lacking in one answer of the API server is there again
+An object that is replaced, restored, or lacking in one response of the API server is there again
 soon. What is done because it is gone waits for `PATIENCE`. Source: ADR 0077.
 """
 

@@ -26,10 +26,10 @@ _UNITS = {
 
 
 MAX_ANSWERS = 10_000
-"""Children whose answers are kept; a further one costs all of them one apply."""
+"""Children whose responses are kept; a further one costs all of them one apply."""
 
 ANSWER_AGE = timedelta(minutes=10)
-"""After so long an answer is asked for again: the webhook may be gone, or have been mended."""
+"""After so long a response is asked for again: the webhook may be gone, or have been mended."""
 
 MAX_REPAIRS = 5
 """Repairs of a child within `ANSWER_AGE`. Another controller that undoes so many undoes the next
@@ -60,7 +60,7 @@ def is_current(wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bo
     return found is not None and _holds(wanted, found)
 
 
-class ApplyAnswers:
+class ApplyResponses:
     """Outcome of an apply for children, where it is not as applied: an admission webhook rewrites a
     field. To apply the same again would change nothing for some time."""
 
@@ -93,13 +93,13 @@ class ApplyAnswers:
         self._repairs[uid] = [*recent, now]
         return True
 
-    def note(self, wanted: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Keep the answer to an apply."""
+    def note(self, wanted: Mapping[str, Any], response: Mapping[str, Any]) -> None:
+        """Keep the response to an apply."""
         if len(self._known) >= MAX_ANSWERS:
             self._known.clear()
-        if not is_current(wanted, answer):
-            answered = _fingerprint(wanted, answer), self._clock.elapsed()
-            self._known[answer["metadata"]["uid"]] = answered
+        if not is_current(wanted, response):
+            answered = _fingerprint(wanted, response), self._clock.elapsed()
+            self._known[response["metadata"]["uid"]] = answered
 
 
 def rewritten_fields(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from postroad.controller.kubernetes.api import (
     MANAGED_BY,
     ROLE_BINDING,
 )
-from postroad.controller.kubernetes.drift import ApplyAnswers, repair_of, rewritten_fields
+from postroad.controller.kubernetes.drift import ApplyResponses, repair_of, rewritten_fields
 from postroad.controller.pods.manifests import INTAKE, QUEUE, WORKER, Child, belongs_to
 from postroad.controller.pods.pipeline_children import PIPELINE
 from postroad.controller.reads import owner_of, version_of
@@ -170,7 +170,7 @@ async def apply_children(
     wanted: Sequence[Child],
     found: Found,
     expected: Collection[ChildName],
-    answers: ApplyAnswers,
+    answers: ApplyResponses,
 ) -> AsyncIterator[AppliedChild]:
     """Make children as wanted, without a write for those that are; yield each as it is then.
     `expected`: those that are there unless another process deleted them. Raises: NameTaken,

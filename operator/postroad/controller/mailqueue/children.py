@@ -15,7 +15,7 @@ from postroad.controller.credentials import (
 )
 from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import DEPLOYMENT, Key
-from postroad.controller.kubernetes.drift import ApplyAnswers
+from postroad.controller.kubernetes.drift import ApplyResponses
 from postroad.controller.mailqueue.applying import (
     CONDITION_OF,
     AppliedPart,
@@ -71,7 +71,7 @@ class QueueChildren:
         self._reads = reads
         self._image = image
         self._upgrades = upgrades
-        self._answers = ApplyAnswers(clock)
+        self._answers = ApplyResponses(clock)
 
     def leave(self, queue: Key) -> None:
         """Give up the place of a MailQueue whose pods are not to be replaced. Idempotent."""

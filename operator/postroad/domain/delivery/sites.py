@@ -1,8 +1,8 @@
 """Entries about sites that processes of a queue share. Pure.
 
-They are suspensions, by an administrator or by a site's own answers; requests to flush a site, and
-what workers answer; the state of sites in workers; reroutes, by which mail goes elsewhere for a
-time.
+They are suspensions, by an administrator or by a site's own replies; requests to flush a site, and
+what workers acknowledge; the state of sites in workers; reroutes, by which mail goes elsewhere
+for a time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from postroad.errors import InvalidInput
 MAX_SUSPENSION = timedelta(days=30)
 
 MAX_SITES = 10_000
-"""Whose last answers are counted."""
+"""Whose last replies are counted."""
 
 
 class SuspendedBy(StrEnum):
     """Cause that suspended a site. The values are stored."""
 
     ADMINISTRATOR = "administrator"
-    ANSWERS = "answers"
+    REPLIES = "replies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,43 +67,43 @@ class Suspension:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerRule:
-    """So many answers of this reason in succession, with no delivery between them, suspend a site
+class ReplyRule:
+    """So many replies of this reason in succession, with no delivery between them, suspend a site
     for so long. `code`: those with this basic code alone; 0: with any."""
 
     code: int
     reason: BounceClass
-    answers: int
+    replies: int
     duration: timedelta
 
 
 ANSWER_RULES = (
-    AnswerRule(421, BounceClass.RATE, 1, timedelta(minutes=10)),
-    AnswerRule(421, BounceClass.POLICY, 2, timedelta(minutes=10)),
-    AnswerRule(421, BounceClass.BLOCKED, 2, timedelta(minutes=30)),
-    AnswerRule(0, BounceClass.RATE, 5, timedelta(minutes=15)),
-    AnswerRule(0, BounceClass.BLOCKED, 3, timedelta(minutes=30)),
+    ReplyRule(421, BounceClass.RATE, 1, timedelta(minutes=10)),
+    ReplyRule(421, BounceClass.POLICY, 2, timedelta(minutes=10)),
+    ReplyRule(421, BounceClass.BLOCKED, 2, timedelta(minutes=30)),
+    ReplyRule(0, BounceClass.RATE, 5, timedelta(minutes=15)),
+    ReplyRule(0, BounceClass.BLOCKED, 3, timedelta(minutes=30)),
 )
 """The first row that fits decides. `421 4.7.0` is how large sites ask for less; a block list
 refuses whatever comes next, and counts it. The longest delays are those after which a site is
 likely to have changed its mind (`retries.MIN_DELAYS`)."""
 
 
-class AnswerCounts:
-    """Counts the answers of sites that a rule is about."""
+class ReplyCounts:
+    """Counts the replies of sites that a rule is about."""
 
     def __init__(self) -> None:
-        self._counts: OrderedDict[str, dict[AnswerRule, int]] = OrderedDict()
+        self._counts: OrderedDict[str, dict[ReplyRule, int]] = OrderedDict()
 
     def heard(self, site: str, outcomes: Iterable[Outcome], now: datetime) -> Suspension | None:
         """Count what one transmission came to; return the suspension that it leads to. What a
-        server of the site did not answer itself, and what is about one mailbox, does not count."""
-        answered = [each for each in outcomes if each.responder is not None]
-        if any(each.kind is OutcomeKind.DELIVERED for each in answered):
+        server of the site did not send itself, and what is about one mailbox, does not count."""
+        replied = [each for each in outcomes if each.responder is not None]
+        if any(each.kind is OutcomeKind.DELIVERED for each in replied):
             self._counts.pop(site, None)
             return None
-        rules = dict[AnswerRule, Bounce]()
-        for text in {each.text for each in answered if not is_about_mailbox(each.text)}:
+        rules = dict[ReplyRule, Bounce]()
+        for text in {each.text for each in replied if not is_about_mailbox(each.text)}:
             bounce = bounce_of(text)
             if (rule := _rule_for(bounce)) is not None:
                 rules.setdefault(rule, bounce)
@@ -111,16 +111,16 @@ class AnswerCounts:
             counts = self._counts.setdefault(site, {})
             self._counts.move_to_end(site)
             counts[rule] = counts.get(rule, 0) + 1
-            if counts[rule] >= rule.answers:
+            if counts[rule] >= rule.replies:
                 del self._counts[site]
                 until, reason = now + rule.duration, reason_of(bounce)
-                return Suspension(site, until, reason, SuspendedBy.ANSWERS)
+                return Suspension(site, until, reason, SuspendedBy.REPLIES)
         while len(self._counts) > MAX_SITES:
             self._counts.popitem(last=False)
         return None
 
 
-def _rule_for(bounce: Bounce) -> AnswerRule | None:
+def _rule_for(bounce: Bounce) -> ReplyRule | None:
     return next(
         (
             rule
@@ -132,11 +132,11 @@ def _rule_for(bounce: Bounce) -> AnswerRule | None:
 
 
 MAX_DOMAINS = 2000
-"""In one answer."""
+"""In one acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
-class FlushAnswer:
+class FlushAck:
     """A worker tries a site now. `number`: of the request. `domains`: those whose mail goes to the
     site, as far as the worker knows, `more`: how many of them are left out. `is_all`: all mail
     of the worker does."""
@@ -157,7 +157,7 @@ class FlushAnswer:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of(cls, text: str) -> FlushAnswer:
+    def of(cls, text: str) -> FlushAck:
         """Read the published form, which may be of another release. Raises: InvalidInput."""
         try:
             found = json.loads(text)
@@ -171,7 +171,7 @@ class FlushAnswer:
                 bool(found["is_all"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise InvalidInput("the answer of a worker cannot be read") from error
+            raise InvalidInput("the acknowledgement of a worker cannot be read") from error
 
 
 MAX_SHOWN = 100

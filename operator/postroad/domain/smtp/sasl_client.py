@@ -1,4 +1,4 @@
-"""The client's side of SASL mechanisms: challenges in, answers out, without any line of SMTP.
+"""The client's side of SASL mechanisms: challenges in, responses out, without any line of SMTP.
 
 LOGIN and XOAUTH2 are in no standard, and are as servers have them.
 Source: RFC 4422; RFC 4616 (PLAIN); RFC 5802, 7677 (SCRAM-SHA-256).
@@ -46,8 +46,8 @@ class SaslDialogue(Protocol):
     initial: bytes | None
     """Response that a client says first; None: the server begins."""
 
-    def answer(self, challenge: bytes) -> bytes:
-        """Return the answer to the server's next challenge. Raises: LoginRefused."""
+    def respond(self, challenge: bytes) -> bytes:
+        """Return the response to the server's next challenge. Raises: LoginRefused."""
 
     def check_success(self) -> None:
         """Raise LoginRefused where the server calls the login successful too early."""
@@ -77,7 +77,7 @@ def dialogue(
     if mechanism is Mechanism.XOAUTH2:
         if "\1" in username + password:
             raise LoginRefused("a user name or a token of XOAUTH2 has no octet 1")
-        # A refusal is a challenge with the reason, which an empty answer ends.
+        # A refusal is a challenge with the reason, which an empty response ends.
         return _InTurn(f"user={username}\1auth=Bearer {password}\1\1".encode(), (b"",))
     return _InTurn(f"\0{username}\0{password}".encode())
 
@@ -85,14 +85,14 @@ def dialogue(
 class _InTurn:
     """Answers that depend on no challenge."""
 
-    def __init__(self, initial: bytes | None, answers: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, initial: bytes | None, responses: tuple[bytes, ...] = ()) -> None:
         self.initial = initial
-        self._answers = list(answers)
+        self._responses = list(responses)
 
-    def answer(self, challenge: bytes) -> bytes:
-        if not self._answers:
+    def respond(self, challenge: bytes) -> bytes:
+        if not self._responses:
             raise LoginRefused("the server asks for more than the mechanism has")
-        return self._answers.pop(0)
+        return self._responses.pop(0)
 
     def check_success(self) -> None:
         """Nothing is to be shown by the server."""
@@ -102,8 +102,8 @@ _SERVER_FIRST = re.compile(rb"r=([!-+\--~]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0
 
 
 class _Scram:
-    """SCRAM-SHA-256 without channel binding. The second answer takes up to a second of a processor,
-    without the interpreter's lock."""
+    """SCRAM-SHA-256 without channel binding. The second response takes up to a second of a
+    processor, without the interpreter's lock."""
 
     def __init__(self, username: str, password: str, nonce: bytes) -> None:
         name = _prepared(username).replace("=", "=3D").replace(",", "=2C")
@@ -114,7 +114,7 @@ class _Scram:
         self._signature: bytes | None = None
         self._is_proven = False
 
-    def answer(self, challenge: bytes) -> bytes:
+    def respond(self, challenge: bytes) -> bytes:
         if self._signature is None:
             return self._prove(challenge)
         if self._is_proven:

@@ -125,7 +125,7 @@ class _Refused(Exception):
 async def _carry_out(
     exchange: Exchange, timeout: timedelta, mechanism: str, steps: SaslDialogue
 ) -> None:
-    """Send AUTH and the answers to its challenges. Raises: _Refused, WireError."""
+    """Send AUTH and the responses to its challenges. Raises: _Refused, WireError."""
     initial = steps.initial
     command = f"AUTH {mechanism}".encode()
     encoded = base64.b64encode(initial or b"")
@@ -139,7 +139,7 @@ async def _carry_out(
             break
         try:
             # In a thread: SCRAM's hash takes up to a second.
-            answer = await asyncio.to_thread(steps.answer, _challenge(reply)) if is_begun else None
+            answer = await asyncio.to_thread(steps.respond, _challenge(reply)) if is_begun else None
         except LoginRefused as error:
             await exchange.ask(b"*\r\n", timeout)
             raise _Refused(str(error), is_final=True) from None

@@ -77,7 +77,7 @@ class AdmissionGate:
         return () if self._pacer is None else self._pacer.due()
 
     def heard(self, site: str, outcomes: Iterable[Outcome]) -> None:
-        """Look at what a transmission to a site came to: its answers may suspend it."""
+        """Look at what a transmission to a site came to: its replies may suspend it."""
         if self._control is not None:
             self._control.heard(site, outcomes)
 

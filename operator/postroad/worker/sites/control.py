@@ -1,4 +1,4 @@
-"""Sites under control of administrators: suspended ones, which a site's answers add to, and those
+"""Sites under control of administrators: suspended ones, which a site's replies add to, and those
 that are to be tried now; and what the shared state has of this worker's sites.
 
 Shared state that is away changes nothing: the suspensions that were read last hold until they are
@@ -12,8 +12,8 @@ from datetime import timedelta
 
 from postroad.domain.delivery.sites import (
     MAX_DOMAINS,
-    AnswerCounts,
-    FlushAnswer,
+    FlushAck,
+    ReplyCounts,
     SiteState,
     SiteView,
     Suspension,
@@ -34,7 +34,7 @@ PUBLISHED_FOR = timedelta(seconds=60)
 """A worker that is killed is shown for so long."""
 
 MAX_SUSPENDED = 1000
-"""Sites at a time, beyond which answers suspend no more: each worker reads all of them every five
+"""Sites at a time, beyond which replies suspend no more: each worker reads all of them every five
 seconds, and it is senders who choose the domains that mail goes to."""
 
 MAX_DEFERRAL = timedelta(minutes=30)
@@ -42,8 +42,8 @@ MAX_DEFERRAL = timedelta(minutes=30)
 
 
 class SiteControl:
-    """Sites that get no mail now. `name`: this worker's on the shared state. `watches_answers`:
-    whether answers suspend sites, which those of a relay do not, since they are about sites behind
+    """Sites that get no mail now. `name`: this worker's on the shared state. `watches_replies`:
+    whether replies suspend sites, which those of a relay do not, since they are about sites behind
     it. `rules`: the names of the rules of routing, which are published, too, as is whether all mail
     goes to a program (`has_program`)."""
 
@@ -53,16 +53,16 @@ class SiteControl:
         clock: Clock,
         name: str,
         *,
-        watches_answers: bool,
+        watches_replies: bool,
         rules: Callable[[], Iterable[str]] = tuple,
         has_program: bool = False,
     ) -> None:
         self._rules, self._has_program = rules, has_program
         self._shared, self._clock, self._name = shared_state, clock, name
-        self._counts = AnswerCounts() if watches_answers else None
+        self._counts = ReplyCounts() if watches_replies else None
         self._suspended: dict[str, Suspension] = {}
         self._own: dict[str, Suspension] = {}
-        """Those that answers led to, until they are on the shared state."""
+        """Those that replies led to, until they are on the shared state."""
         self._new: list[str] = []
         self._use = SharedStateUse()
 
@@ -91,7 +91,7 @@ class SiteControl:
         found = self._counts.heard(site, outcomes, self._clock.now())
         if found is not None:
             _log.warning(
-                "a site is suspended by its answers",
+                "a site is suspended by its replies",
                 site=site,
                 reason=found.reason,
                 until=rfc3339(found.until),
@@ -150,7 +150,7 @@ ANSWERED_FOR = timedelta(seconds=60)
 """An administrator waits for seconds."""
 
 
-class FlushAnswers:
+class FlushAcks:
     """Tries sites now that administrators ask for. `name`: this worker's on the shared state.
     `relay`: the site that all its mail goes to, but what is rerouted; None: there is none."""
 
@@ -158,26 +158,24 @@ class FlushAnswers:
         self, shared_state: SharedState, name: str, *, relay: Callable[[], str | None]
     ) -> None:
         self._shared, self._name, self._relay = shared_state, name, relay
-        self._answered: dict[str, str] = {}
+        self._known: dict[str, str] = {}
         """The number of the last request by site."""
 
-    async def answer(
+    async def acknowledge(
         self, try_now: Callable[[str], Sequence[str]], asked: Mapping[str, str] | None
     ) -> None:
-        """Answer each request once. `try_now` tries a site, and returns the domains whose mail goes
-        there. None: the shared state is away. Raises: ServerError."""
+        """Acknowledge each request once. `try_now` tries a site, and returns the domains whose mail
+        goes there. None: the shared state is away. Raises: ServerError."""
         if asked is None:
             return
         for site, number in asked.items():
-            if self._answered.get(site) == number:
+            if self._known.get(site) == number:
                 continue
             domains = try_now(site)
             shown = tuple(domains[-MAX_DOMAINS:])
             more = len(domains) - len(shown)
             is_all = site == self._relay() and bool(domains)
-            made = FlushAnswer(self._name, site, number, shown, more, is_all)
+            made = FlushAck(self._name, site, number, shown, more, is_all)
             await self._shared.publish(Topic.FLUSHED, made.name, made.text(), ANSWERED_FOR)
-            self._answered[site] = (
-                number  # behind the publishing: one that failed is answered again
-            )
-        self._answered = {site: each for site, each in self._answered.items() if site in asked}
+            self._known[site] = number  # behind the publishing: one that failed is repeated
+        self._known = {site: each for site, each in self._known.items() if site in asked}

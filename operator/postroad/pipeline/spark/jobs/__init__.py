@@ -1,1 +1,1 @@
-"""The jobs: archive, audit, answers, forgetting."""
+"""The jobs: archive, audit, results, forgetting."""

@@ -20,14 +20,14 @@ from postroad.domain.queues.references import decode
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import EPOCH, moment_of
 from postroad.errors import UnreadableReference
-from postroad.pipeline.answers.findings import (
+from postroad.pipeline.archive.archive import read_versions
+from postroad.pipeline.results.findings import (
     YOUNG,
     AuditTimes,
     FindingKind,
     FindingLine,
     vanished_rows,
 )
-from postroad.pipeline.archive.archive import read_versions
 from postroad.pipeline.spark.columns import nothing
 from postroad.pipeline.spark.jobs import auditing
 from postroad.pipeline.spark.jobs.tracing import ViewTables

@@ -18,7 +18,7 @@ from postroad.domain.queues.entries import EndingKind, EntryKey, Partition
 from postroad.domain.queues.lost_messages import OVERDUE, MessageCount
 from postroad.domain.values.identifiers import EPOCH
 from postroad.domain.values.instants import instant, optional_instant
-from postroad.pipeline.answers.findings import AuditTimes, FindingKind, FindingLine
+from postroad.pipeline.results.findings import AuditTimes, FindingKind, FindingLine
 from postroad.pipeline.spark.columns import bucket_of, moment_of, slice_of
 
 MAX_FINDINGS = 100_000

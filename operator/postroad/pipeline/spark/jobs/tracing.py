@@ -22,9 +22,9 @@ from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.values.identifiers import moment_of
 from postroad.domain.values.instants import optional_instant
 from postroad.errors import InvalidInput
-from postroad.pipeline.answers.lines import TraceLine
 from postroad.pipeline.archive.archive import LEEWAY, Versions, near, unarchived, with_view
 from postroad.pipeline.archive.planning import Coverage, Stretch
+from postroad.pipeline.results.lines import TraceLine
 from postroad.pipeline.spark.columns import AddressColumn, is_among
 from postroad.pipeline.spark.lake.lake import LakeTables, in_thread, within
 from postroad.pipeline.spark.reading.reading import PartitionReader

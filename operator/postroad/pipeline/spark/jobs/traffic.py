@@ -18,7 +18,8 @@ from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.mail.seven_bits import same_domain
 from postroad.domain.queues.entries import EndingKind
 from postroad.domain.values.instants import LATEST, optional_instant
-from postroad.pipeline.answers.lines import (
+from postroad.pipeline.archive.planning import Stretch
+from postroad.pipeline.results.lines import (
     HISTORY,
     TRAFFIC_PARTS,
     DestinationLine,
@@ -27,7 +28,6 @@ from postroad.pipeline.answers.lines import (
     TrafficLine,
     anomalies,
 )
-from postroad.pipeline.archive.planning import Stretch
 from postroad.pipeline.spark.lake.lake import within
 from postroad.pipeline.states import DELIVERED
 

@@ -24,9 +24,9 @@ from postroad.smtp.client.transaction.transactions import (
     RESET,
     MailReplies,
     Outgoing,
-    answer,
     expect_reset,
     in_doubt,
+    in_sequence,
 )
 from postroad.smtp.wire import ConnectionLost, WireError
 
@@ -76,14 +76,16 @@ class ChunkTransaction(MailReplies):
         """Read the replies. Raises: WireError."""
         expect_reset(await self._exchange.reply(self._timeouts.command))
         for number in range(self._count):
-            self._note_command(number, answer(await self._exchange.reply(self._timeouts.command)))
+            self._note_command(
+                number, in_sequence(await self._exchange.reply(self._timeouts.command))
+            )
         self._awaits_end = True
-        end = answer(await self._exchange.reply(self._timeouts.data_end))
+        end = in_sequence(await self._exchange.reply(self._timeouts.data_end))
         if end.code in _NOT_UNDERSTOOD and self._accepted:
             raise OutOfStep(f"451 4.5.0 the next hop offers CHUNKING, and answered: {end}")
         if end.is_positive and not (self._accepted or self._is_unclear):
             raise OutOfStep("451 4.5.0 the next hop took a mail without recipients")
-        self._answer_accepted(self._heard_of_mail(end.final_outcome))
+        self._end_accepted(self._outcome_of_mail(end.final_outcome))
         self.is_clean = True
 
     def ended(self, error: WireError) -> bool:

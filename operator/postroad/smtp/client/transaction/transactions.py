@@ -89,7 +89,7 @@ class MailReplies:
             self._note(self._recipients[number - 1], reply)
         elif not reply.is_positive:
             self.outcomes.update(
-                dict.fromkeys(self._recipients, self._heard_of_mail(reply.refusal))
+                dict.fromkeys(self._recipients, self._outcome_of_mail(reply.refusal))
             )
 
     def _note(self, recipient: str, reply: Reply) -> None:
@@ -106,12 +106,12 @@ class MailReplies:
     def _heard(self, outcome: Outcome) -> Outcome:
         return outcome.from_responder(self._responder)
 
-    def _heard_of_mail(self, outcome: Outcome) -> Outcome:
+    def _outcome_of_mail(self, outcome: Outcome) -> Outcome:
         if outcome.kind is not OutcomeKind.FAILED:
             return self._heard(outcome)
         return outcome.from_responder(replace(self._responder, is_of_mail=True))
 
-    def _answer_accepted(self, outcome: Outcome) -> None:
+    def _end_accepted(self, outcome: Outcome) -> None:
         for recipient in self._accepted:
             self.outcomes.setdefault(recipient, outcome)
 
@@ -121,7 +121,7 @@ def in_doubt(error: WireError) -> str:
     return f"{text_of(error)}; the end of the mail was sent, so it may be delivered"
 
 
-def answer(reply: Reply) -> Reply:
+def in_sequence(reply: Reply) -> Reply:
     """Refuse 3xx, which is a reply to DATA only. Raises: OutOfStep."""
     if reply.is_intermediate:
         raise OutOfStep(f"451 4.5.0 the next hop sent {reply.code} out of sequence")
@@ -202,7 +202,7 @@ class ClientTransaction(MailReplies):
         if reply is None:
             await self._reset()
         elif not reply.is_intermediate:
-            self._answer_accepted(self._heard_of_mail(reply.refusal))
+            self._end_accepted(self._outcome_of_mail(reply.refusal))
             if reply.is_unclear:
                 self._exchange.wire.abort()  # it may wait for the content
             else:
@@ -237,12 +237,12 @@ class ClientTransaction(MailReplies):
             if self._protocol is Protocol.LMTP:
                 await self._read_each()
             else:
-                reply = answer(await self._exchange.reply(self.time_left))
-                self._answer_accepted(self._heard_of_mail(reply.final_outcome))
+                reply = in_sequence(await self._exchange.reply(self.time_left))
+                self._end_accepted(self._outcome_of_mail(reply.final_outcome))
         except WireError as error:
             self.ended_by = error
             known = isinstance(error, SessionRefused)
-            self._answer_accepted(Outcome.deferred(str(error) if known else in_doubt(error)))
+            self._end_accepted(Outcome.deferred(str(error) if known else in_doubt(error)))
             return
         self.is_clean = True
 
@@ -258,7 +258,7 @@ class ClientTransaction(MailReplies):
         if isinstance(error, OutOfStep):
             self.outcomes.clear()
         text = in_doubt(error) if self.is_ended else text_of(error)
-        self._answer_accepted(Outcome.deferred(text))
+        self._end_accepted(Outcome.deferred(text))
 
     async def _envelope(self) -> Reply | None:
         """Read the replies to the first group, send the rest of MAIL, RCPT and DATA. Return the
@@ -284,7 +284,7 @@ class ClientTransaction(MailReplies):
         for number in range(start, end):
             if number == len(self._commands) - 1:
                 return _go_ahead(await self._exchange.reply(self._timeouts.data_start))
-            reply = answer(await self._exchange.reply(self._timeouts.command))
+            reply = in_sequence(await self._exchange.reply(self._timeouts.command))
             self._note_command(number, reply)
         return None
 
@@ -344,9 +344,9 @@ class ClientTransaction(MailReplies):
             self.ended_by = ConnectionLost() if reply is None else ServiceUnavailable(str(reply))
         refused = reply is not None and not (reply.is_positive or reply.is_intermediate)
         outcome = (
-            self._heard_of_mail(reply.refusal) if reply and refused else Outcome.deferred(text)
+            self._outcome_of_mail(reply.refusal) if reply and refused else Outcome.deferred(text)
         )
-        self._answer_accepted(outcome)
+        self._end_accepted(outcome)
 
     async def _read_each(self) -> None:
         """Read the reply for each recipient, in their order. Source: RFC 2033 4.2."""
@@ -354,7 +354,7 @@ class ClientTransaction(MailReplies):
         due = wire.now() + self._timeouts.all_ends.total_seconds()
         for recipient in self._accepted:
             timeout = min(most, timedelta(seconds=due - wire.now()))
-            reply = answer(await self._exchange.reply(timeout))
+            reply = in_sequence(await self._exchange.reply(timeout))
             self.outcomes[recipient] = self._heard(reply.final_outcome)
 
 

@@ -1,4 +1,4 @@
-"""Answers of jobs: one typed line for each thing they found, as text and as JSON; which replies of
+"""Results of jobs: one typed line for each thing they found, as text and as JSON; which replies of
 a destination are anomalies beside the days before; advice about the view's configuration. Pure.
 
 Window and buckets are the decision of `domain.configuration.advice`, over a longer history than the
@@ -93,7 +93,7 @@ TRAFFIC_PARTS = ("hour", "sender_domain", "domain", "site")
 
 
 class Line(Protocol):
-    """One line of an answer. `HEAD` names its cells."""
+    """One line of a result. `HEAD` names its cells."""
 
     HEAD: ClassVar[tuple[str, ...]]
 
@@ -104,7 +104,7 @@ L = TypeVar("L", bound=Line)
 
 
 @dataclass(frozen=True, slots=True)
-class JobAnswer(Generic[L]):
+class JobResult(Generic[L]):
     """Finding of a job. `findings`: how many lines name what an administrator should look at; None:
     of a job that looks for nothing."""
 
@@ -114,7 +114,7 @@ class JobAnswer(Generic[L]):
     findings: int | None = None
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """Yield the answer as JSON: what it is about, then its lines."""
+        """Yield the result as JSON: what it is about, then its lines."""
         stretch = self.coverage.stretch
         lacking = [_between(*each) for each in self.coverage.lacking]
         as_of = rfc3339(self.coverage.as_of)

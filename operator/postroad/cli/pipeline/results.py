@@ -1,4 +1,4 @@
-"""`postroad pipeline traffic`, `destinations`, `trace`, `advise`, `report`: answers from a lake."""
+"""`postroad pipeline traffic`, `destinations`, `trace`, `advise`, `report`: results from a lake."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from postroad.configuration import observe
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.configuration.history import replay
 from postroad.errors import HistoryMissing, InvalidInput, NotInstalled
-from postroad.pipeline.answers.lines import (
+from postroad.pipeline.results.lines import (
     TRAFFIC_PARTS,
     AdviceLine,
     DestinationLine,
-    JobAnswer,
+    JobResult,
     TraceLine,
     TrafficLine,
     sizing,
 )
-from postroad.pipeline.answers.report import PAGE, QueueReport, page
+from postroad.pipeline.results.report import PAGE, QueueReport, page
 
 
 @click.command()
@@ -34,7 +34,7 @@ from postroad.pipeline.answers.report import PAGE, QueueReport, page
     help="One line for each value of this; repeatable; default: hour. `nothing`: one line.",
 )
 @lake_job
-async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLine]:
+async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobResult[TrafficLine]:
     """Who sent how much where: recipients that were accepted, delivered, deferred, rejected and
     removed, attempts, bytes, and the time to delivery."""
     from postroad.pipeline.spark.jobs.traffic import traffic as find
@@ -42,12 +42,12 @@ async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLin
 
     coverage = await asked.coverage()
     lines = await in_thread(find, asked.lake.entries(), coverage.stretch, by)
-    return JobAnswer("traffic", coverage, lines)
+    return JobResult("traffic", coverage, lines)
 
 
 @click.command()
 @lake_job
-async def destinations(asked: AskedLake) -> JobAnswer[DestinationLine]:
+async def destinations(asked: AskedLake) -> JobResult[DestinationLine]:
     """Answers of each destination: rates, the commonest reasons, what was delivered on a retry, and
     anomalies beside the 7 days before."""
     from postroad.pipeline.spark.jobs.traffic import destinations as find
@@ -56,10 +56,10 @@ async def destinations(asked: AskedLake) -> JobAnswer[DestinationLine]:
     coverage = await asked.coverage()
     lines = await in_thread(find, asked.lake.entries(), coverage.stretch)
     anomalies = sum(bool(each.anomalies) for each in lines)
-    return JobAnswer("destinations", coverage, lines, anomalies)
+    return JobResult("destinations", coverage, lines, anomalies)
 
 
-async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
+async def trace(asked: AskedLake, what: str) -> JobResult[TraceLine]:
     """History of a mail, by its mail id or one of its enqueue ids, or of all mails from or to an
     address: every entry of them, in the lake and in the view. Without --from, since the lake
     began."""
@@ -81,12 +81,12 @@ async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
             opened.session, asked.lake, tables, kept, coverage, last
         )
     lines = await in_thread(find, asked.lake.entries, others, coverage.stretch, wanted)
-    return JobAnswer("trace", coverage, lines)
+    return JobResult("trace", coverage, lines)
 
 
 @click.command()
 @lake_job
-async def advise(asked: AskedLake) -> JobAnswer[AdviceLine]:
+async def advise(asked: AskedLake) -> JobResult[AdviceLine]:
     """The sliceWindow, bucketCount and updateBrowseStartPace that suit the mail that the queue has
     had, with reasons. Nothing is applied. Without --from, since the lake began."""
     from postroad.pipeline.spark.lake.extent import slice_counts
@@ -101,7 +101,7 @@ async def advise(asked: AskedLake) -> JobAnswer[AdviceLine]:
     seen = await observe(queue.view)
     lines = sizing(present.configuration, counts, seen.hosts, seen.row_bytes)
     changed = sum(each.advised != each.present for each in lines)
-    return JobAnswer("advise", coverage, lines, changed)
+    return JobResult("advise", coverage, lines, changed)
 
 
 @click.command()
@@ -119,7 +119,7 @@ def report(place: Path, request: LakeRequest) -> None:
         )
     _make(place)
     found = asyncio.run(_report(request))
-    from postroad.pipeline.answers.charts import draw
+    from postroad.pipeline.results.charts import draw
 
     pictures = draw(found)
     _write(place, {f"{name}.png": data for name, data in pictures.items()})

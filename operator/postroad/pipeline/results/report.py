@@ -1,4 +1,4 @@
-"""A report: one page of HTML about a queue, from the answers of several jobs. Pure.
+"""A report: one page of HTML about a queue, from the results of several jobs. Pure.
 
 The page has its pictures and its style in itself, and no script. What clients and servers wrote
 (domains, words of replies) is text in it, never markup; the page's policy allows nothing else.
@@ -12,8 +12,8 @@ from html import escape
 
 from postroad.domain.configuration.advice import ROWS_IN_SLICE, SliceCount
 from postroad.domain.values.text import escaped
-from postroad.pipeline.answers.lines import AgesLine, DestinationLine, TrafficLine
 from postroad.pipeline.archive.planning import Coverage
+from postroad.pipeline.results.lines import AgesLine, DestinationLine, TrafficLine
 
 SHOWN = 12
 """Destinations in the table, the busiest first."""

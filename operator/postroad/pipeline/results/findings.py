@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from postroad.domain.queues.entries import Partition
 from postroad.domain.values.instants import rfc3339
-from postroad.pipeline.answers.lines import MISSING
+from postroad.pipeline.results.lines import MISSING
 from postroad.ports.view import ClosedSlice
 
 YOUNG = timedelta(hours=1)

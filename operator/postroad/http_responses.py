@@ -1,4 +1,4 @@
-"""Bodies of answers over HTTP, read up to a bound: a peer chooses their length, and compression
+"""Bodies of HTTP responses, read up to a bound: a peer chooses their length, and compression
 lets few octets on the wire become many in memory."""
 
 import json
@@ -7,19 +7,19 @@ from typing import Any
 import aiohttp
 
 
-class AnswerTooLarge(aiohttp.ClientPayloadError):
-    """The body of an answer has more octets than its reader takes."""
+class ResponseTooLarge(aiohttp.ClientPayloadError):
+    """The body of a response has more octets than its reader takes."""
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Return the decompressed body of an answer. Raises: AnswerTooLarge, which ends the connection;
+    """Return the decompressed body. Raises: ResponseTooLarge, which ends the connection;
     aiohttp.ClientError, OSError."""
     octets = bytearray()
     async for chunk in response.content.iter_any():
         octets += chunk
         if len(octets) > most:
             response.close()
-            raise AnswerTooLarge(f"the answer has more than {most} octets")
+            raise ResponseTooLarge(f"the response has more than {most} octets")
     return bytes(octets)
 
 

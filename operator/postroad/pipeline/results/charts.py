@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from postroad.domain.configuration.advice import ROWS_IN_SLICE
 from postroad.domain.values.text import escaped
-from postroad.pipeline.answers.report import QueueReport, duration_text
+from postroad.pipeline.results.report import QueueReport, duration_text
 
 MAX_BARS = 12
 """Domains or destinations in a picture, those with most mail first."""

@@ -1,1 +1,0 @@
-"""Answers of jobs: lines, reports, advice."""

@@ -1,0 +1,1 @@
+"""Results of jobs: lines, reports, advice."""
