@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from postroad.cli import main
-from postroad.cli.pipeline import spark
 from postroad.cli.pipeline.spark import spark_session, stores_of_a_pod
 from postroad.errors import InvalidSettings
+from postroad.pipeline.java import executors
 from postroad.pipeline.java.executors import Executors, java_command, run_secret
 from postroad.pipeline.java.key_stores import KeyStores
 from postroad.settings import from_environment
@@ -89,8 +89,8 @@ def test_an_executor_starts_as_its_driver_wants(tmp_path: Path) -> None:
 def test_outside_of_a_pod_of_a_driver_the_command_names_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, login: Path
 ) -> None:
-    monkeypatch.setattr(spark, "RUN_FOLDER", tmp_path / "run")
-    monkeypatch.setattr(spark, "SECRET_FILE", tmp_path / "run/secret")
+    monkeypatch.setattr(executors, "RUN_FOLDER", tmp_path / "run")
+    monkeypatch.setattr(executors, "SECRET_FILE", tmp_path / "run/secret")
     monkeypatch.setenv("POSTROAD_CASSANDRA_LOGIN_FOLDER", str(login))
     monkeypatch.setenv("POSTROAD_PIPELINE_POD_NAME", "one")
 

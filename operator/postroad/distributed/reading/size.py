@@ -144,8 +144,8 @@ class SizeCache:
         version: PartitionVersion,
     ) -> tuple[Counts, bool]:
         """Count what waits, and whether that can only change together with the version: a
-        replacement under way ends without a further mark. Marks are counted first: every mark has its row by
-        then, so no count is ever negative."""
+        replacement under way ends without a further mark. Marks are counted first: every mark has
+        its row by then, so no count is ever negative."""
         view, now = self._engine.view, call.now
         marks = await view.count_marks(partition, now, version.purged)
         rows = await view.count_rows(partition, now, version.purged)
