@@ -197,7 +197,7 @@ class SchedulerRunner:
 
     def _replied(self, site: str, outcomes: Collection[Outcome]) -> None:
         self._book.replied(site, outcomes, self._deliverer.clock.now())
-        self._gate.heard(site, outcomes)
+        self._gate.on_outcomes(site, outcomes)
 
     def _suspend(self, site: str) -> None:
         """Take back the jobs for a site that no connection has."""

@@ -55,7 +55,7 @@ def test_answers_in_succession_suspend_a_site(texts: list[str], minutes: int | N
     counts, found = ReplyCounts(), None
     for text in texts:
         assert found is None, "it took fewer answers"
-        found = counts.heard("mx.example", [answer(text)], NOW)
+        found = counts.on_outcomes("mx.example", [answer(text)], NOW)
 
     if minutes is None:
         assert found is None
@@ -70,17 +70,17 @@ def test_answers_in_succession_suspend_a_site(texts: list[str], minutes: int | N
 def test_one_transmission_is_one_answer_however_many_recipients_it_has() -> None:
     counts = ReplyCounts()
 
-    assert counts.heard("a", [answer(LISTED)] * 100, NOW) is None
-    assert counts.heard("a", [answer(LISTED), answer("250 ok")], NOW) is None
-    assert counts.heard("a", [answer(LISTED)], NOW) is None
-    assert counts.heard("a", [answer(LISTED), answer(UNKNOWN)], NOW) is None
-    assert counts.heard("a", [answer(UNKNOWN), answer(LISTED)], NOW) is not None
+    assert counts.on_outcomes("a", [answer(LISTED)] * 100, NOW) is None
+    assert counts.on_outcomes("a", [answer(LISTED), answer("250 ok")], NOW) is None
+    assert counts.on_outcomes("a", [answer(LISTED)], NOW) is None
+    assert counts.on_outcomes("a", [answer(LISTED), answer(UNKNOWN)], NOW) is None
+    assert counts.on_outcomes("a", [answer(UNKNOWN), answer(LISTED)], NOW) is not None
 
 
 def test_what_no_server_of_the_site_answered_does_not_count() -> None:
     counts = ReplyCounts()
     for _ in range(10):
-        assert counts.heard("a", [answer(YAHOO, None)], NOW) is None
+        assert counts.on_outcomes("a", [answer(YAHOO, None)], NOW) is None
 
 
 def test_what_is_about_one_mailbox_suspends_no_site() -> None:
@@ -90,21 +90,21 @@ def test_what_is_about_one_mailbox_suspends_no_site() -> None:
         "452 4.1.1 too many recent messages",
     ):
         for _ in range(9):
-            assert counts.heard("a", [answer(text)], NOW) is None
-    assert counts.heard("a", [answer("421 4.2.1 too many connections")], NOW) is not None
+            assert counts.on_outcomes("a", [answer(text)], NOW) is None
+    assert counts.on_outcomes("a", [answer("421 4.2.1 too many connections")], NOW) is not None
 
 
 def test_a_limit_behind_a_wrapper_suspends_a_site_as_any_limit_does() -> None:
     counts, text = ReplyCounts(), "450 4.7.1 <b@x.example>: Recipient address rejected: rate limit"
-    found = [counts.heard("a", [answer(text)], NOW) for _ in range(5)]
+    found = [counts.on_outcomes("a", [answer(text)], NOW) for _ in range(5)]
     assert [each is not None for each in found] == [False] * 4 + [True]
 
 
 def test_sites_are_counted_apart() -> None:
     counts = ReplyCounts()
     for site in ("a", "b"):
-        assert counts.heard(site, [answer(LISTED)], NOW) is None
-        assert counts.heard(site, [answer(LISTED)], NOW) is None
+        assert counts.on_outcomes(site, [answer(LISTED)], NOW) is None
+        assert counts.on_outcomes(site, [answer(LISTED)], NOW) is None
 
 
 def test_a_suspension_is_posted_and_read() -> None:

@@ -47,7 +47,7 @@ def attempts(route: DeliveryRoute, count: int) -> str:
     deferrals, tried = Deferrals(), ""
     for _ in range(count):
         host = tiers_for(deferrals, route, "r")[0][0]
-        deferrals.heard(MAIL, route, host, {"r": LATER})
+        deferrals.on_outcomes(MAIL, route, host, {"r": LATER})
         tried += host
     return tried
 
@@ -72,7 +72,7 @@ def test_attempts_alternate_between_the_first_hosts_and_those_not_tried(
 def test_hosts_that_deferred_a_recipient_are_the_last_ones() -> None:
     """They have the mail where no other can be connected to."""
     deferrals, route = Deferrals(), a_route("ab", "c")
-    deferrals.heard(MAIL, route, "a", {"r": LATER})
+    deferrals.on_outcomes(MAIL, route, "a", {"r": LATER})
 
     assert tiers_for(deferrals, route, "r") == ["b", "c", "a"]
     assert tiers_for(deferrals, route, "s") == ["ab", "c"]
@@ -80,7 +80,7 @@ def test_hosts_that_deferred_a_recipient_are_the_last_ones() -> None:
 
 def test_recipients_of_one_mail_go_each_by_their_own_route() -> None:
     deferrals, route = Deferrals(), a_route("a", "b")
-    deferrals.heard(MAIL, route, "a", {"r": LATER, "s": LATER, "t": FAILED})
+    deferrals.on_outcomes(MAIL, route, "a", {"r": LATER, "s": LATER, "t": FAILED})
 
     found = {recipients: by.site.tiers for by, recipients in deferrals.routes(MAIL, route, "rtsu")}
 
@@ -91,15 +91,15 @@ def test_recipients_of_one_mail_go_each_by_their_own_route() -> None:
 @pytest.mark.parametrize("outcome", [DELIVERED, FAILED])
 def test_a_recipient_that_is_finished_is_forgotten(outcome: Outcome) -> None:
     deferrals, route = Deferrals(), a_route("a", "b")
-    deferrals.heard(MAIL, route, "a", {"r": LATER})
-    deferrals.heard(MAIL, route, "b", {"r": outcome})
+    deferrals.on_outcomes(MAIL, route, "a", {"r": LATER})
+    deferrals.on_outcomes(MAIL, route, "b", {"r": outcome})
 
     assert not deferrals._by
 
 
 def test_hosts_that_the_route_has_no_more_do_not_count() -> None:
     deferrals = Deferrals()
-    deferrals.heard(MAIL, a_route("a", "b"), "a", {"r": LATER})
+    deferrals.on_outcomes(MAIL, a_route("a", "b"), "a", {"r": LATER})
 
     assert tiers_for(deferrals, a_route("c", "d"), "r") == ["c", "d"]
 
@@ -107,7 +107,7 @@ def test_hosts_that_the_route_has_no_more_do_not_count() -> None:
 def test_what_is_remembered_is_bounded() -> None:
     deferrals, route = Deferrals(), a_route("a", "b")
     for number in range(MAX_REMEMBERED + 10):
-        deferrals.heard(MAIL, route, "a", {str(number): LATER})
+        deferrals.on_outcomes(MAIL, route, "a", {str(number): LATER})
 
     assert len(deferrals._by) == MAX_REMEMBERED == 20_000
     assert tiers_for(deferrals, route, "9") == ["a", "b"]

@@ -301,7 +301,7 @@ async def test_a_record_is_waited_for_and_not_those_of_what_is_heard_after_it() 
     with patch.object(Deliverer, "note"):
         for recipient in item.mail.recipients:
             recordings.append(ledger.recording())
-            ledger.heard({recipient: Outcome.delivered()})
+            ledger.on_outcomes({recipient: Outcome.delivered()})
             ledger.go_on()
             await settle()
     assert [each.done() for each in recordings] == [False, False]

@@ -191,7 +191,7 @@ async def test_what_answers_led_to_holds_though_the_shared_state_goes_away_amid_
         worker = controlled.worker
         for site in (ONE, TWO):
             busy = replace(BUSY, responder=Responder(site))
-            controlled.control.heard(site, (busy,))
+            controlled.control.on_outcomes(site, (busy,))
         posts = 0
 
         def plan(step: Step) -> Fault | None:
@@ -216,14 +216,14 @@ async def test_answers_suspend_a_bounded_number_of_sites() -> None:
     """A sender may have as many domains as there are names, each with a server that is busy."""
     async with a_controlled_worker() as controlled:
         for number in range(MAX_SUSPENDED + 5):
-            controlled.control.heard(f"mx{number}.example", (BUSY,))
+            controlled.control.on_outcomes(f"mx{number}.example", (BUSY,))
         await controlled.reader.read()
 
         assert len(await controlled.shared_state.published(Topic.SUSPENSIONS)) == MAX_SUSPENDED
-        controlled.control.heard("one-more.example", (BUSY,))
+        controlled.control.on_outcomes("one-more.example", (BUSY,))
         assert controlled.control.suspended("one-more.example") is None
         await controlled.worker.pass_time(11 * MINUTE)
-        controlled.control.heard("one-more.example", (BUSY,))
+        controlled.control.on_outcomes("one-more.example", (BUSY,))
         assert controlled.control.suspended("one-more.example") is not None
 
 
@@ -237,7 +237,7 @@ async def test_what_administrators_post_is_obeyed_where_nothing_can_be_written()
         await controlled.shared_state.take_down(Topic.SUSPENSIONS, "former0.example")
         await controlled.suspend(TWO, MINUTE * 60)
         for _ in range(100):
-            control.heard(ONE, (BUSY,))
+            control.on_outcomes(ONE, (BUSY,))
         worker.process.faults.plan = lambda step: (
             Fault.AWAY if step.operation == "publish_entry" else None
         )

@@ -95,7 +95,9 @@ class ReplyCounts:
     def __init__(self) -> None:
         self._counts: OrderedDict[str, dict[ReplyRule, int]] = OrderedDict()
 
-    def heard(self, site: str, outcomes: Iterable[Outcome], now: datetime) -> Suspension | None:
+    def on_outcomes(
+        self, site: str, outcomes: Iterable[Outcome], now: datetime
+    ) -> Suspension | None:
         """Count what one transmission came to; return the suspension that it leads to. What a
         server of the site did not send itself, and what is about one mailbox, does not count."""
         replied = [each for each in outcomes if each.responder is not None]

@@ -290,10 +290,10 @@ def _words(
 
 
 def _explained(each: ReportedRecipient) -> list[str]:
-    heard, responder = on_one_line(each.outcome.text), each.outcome.responder
+    text, responder = on_one_line(each.outcome.text), each.outcome.responder
     lines = ["The time for attempts is over."] if each.is_expired else []
-    if heard:
-        lines.append(heard if responder is None else f"{responder.host} answered: {heard}")
+    if text:
+        lines.append(text if responder is None else f"{responder.host} answered: {text}")
     return lines
 
 

@@ -119,7 +119,7 @@ class ReportedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ReportedRecipient:
-    """A recipient in a report, with the last that was heard. `is_expired`: no reply ended it, its
+    """A recipient in a report, with its last outcome. `is_expired`: no reply ended it, its
     time was over."""
 
     address: str

@@ -151,15 +151,15 @@ class SpoolItem(LeasedMail):
     async def record(self, outcomes: Mapping[str, Outcome]) -> None:
         self._check_open()
         check_named(outcomes, self.mail.recipients)
-        heard: dict[tuple[DeliveryKind, str], list[int]] = {}
+        by_outcome: dict[tuple[DeliveryKind, str], list[int]] = {}
         for number, to in self._addresses.items():
             if (outcome := outcomes.get(to)) is not None:
                 key = KINDS[outcome.kind], cut(outcome.text).decode()
-                heard.setdefault(key, []).append(number)
-        if not heard or self._is_over:
+                by_outcome.setdefault(key, []).append(number)
+        if not by_outcome or self._is_over:
             return
-        await leases.deliver(self._engine, self._record, heard)
-        for (kind, text), numbers in heard.items():
+        await leases.deliver(self._engine, self._record, by_outcome)
+        for (kind, text), numbers in by_outcome.items():
             if kind is not DeliveryKind.DEFERRED:
                 self._finish_recipients(numbers, text if kind is DeliveryKind.FAILED else None)
 

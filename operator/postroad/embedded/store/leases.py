@@ -91,11 +91,11 @@ RecipientsByOutcome = Mapping[tuple[DeliveryKind, str], Sequence[int]]
 """The numbers of the recipients by what they share: the kind and the text of their outcome."""
 
 
-async def deliver(engine: Engine, record: EnvelopeRecord, heard: RecipientsByOutcome) -> None:
+async def deliver(engine: Engine, record: EnvelopeRecord, by_outcome: RecipientsByOutcome) -> None:
     """Record the outcomes of recipients, all of them by one sync. Durable when it returns, unless
     they were deferred. Raises: QueueClosed, StoreFailed, StoreFull."""
     last = 0
-    for (kind, text), numbers in heard.items():
+    for (kind, text), numbers in by_outcome.items():
         delivery = DeliveryRecord(record.mail_id, record.entry_number, kind, tuple(numbers), text)
         written = engine.append(NEW, delivery)
         if kind is not DeliveryKind.DEFERRED:

@@ -76,10 +76,10 @@ class AdmissionGate:
         """Return the jobs that were held, and go now."""
         return () if self._pacer is None else self._pacer.due()
 
-    def heard(self, site: str, outcomes: Iterable[Outcome]) -> None:
+    def on_outcomes(self, site: str, outcomes: Iterable[Outcome]) -> None:
         """Look at what a transmission to a site came to: its replies may suspend it."""
         if self._control is not None:
-            self._control.heard(site, outcomes)
+            self._control.on_outcomes(site, outcomes)
 
     def suspended_since(self) -> Iterable[str]:
         """Return the sites that were suspended since this was called last."""

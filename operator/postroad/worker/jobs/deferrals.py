@@ -3,7 +3,7 @@
 Attempts go in turns: one to the next hops that did not defer the recipient yet, in the order of the
 tiers, one in the usual order. So a backup gets the mail at the second attempt, and a server that
 keeps a grey list sees the sender again at the third, also where there are many others.
-In memory alone: what another process heard costs a recipient one more attempt in the usual order.
+In memory alone: what another process knows costs a recipient one more attempt in the usual order.
 Source: RFC 5321 5.1; ADR 0078.
 """
 
@@ -26,7 +26,7 @@ class Deferrals:
     def __init__(self) -> None:
         self._by: OrderedDict[tuple[UUID, str], tuple[str, ...]] = OrderedDict()
 
-    def heard(
+    def on_outcomes(
         self, mail: UUID, route: DeliveryRoute, destination: str, outcomes: Mapping[str, Outcome]
     ) -> None:
         """Note what became of recipients at a destination of a route."""

@@ -76,7 +76,7 @@ class Deliverer:
         if self.plan.soft_bounce:
             outcomes, unrecorded = softened(outcomes), softened(unrecorded)
         seconds = duration.total_seconds()
-        heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
+        attempt = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
         ending = self._ending(item, outcomes, untried, backoff, is_paced=is_paced)
         if self.suppressing is not None:
             # Before the end: behind it, a crash would lose what the refusal teaches.
@@ -101,8 +101,8 @@ class Deliverer:
         # Before the end: a retry would send to those who have the mail, a dead letter name them.
         if _must_be_recorded(left, ending):
             await self._record(item, left)
-        await self._insist("end", partial(item.end, ending, heard))
-        self._report(item, outcomes, heard, ending, duration)
+        await self._insist("end", partial(item.end, ending, attempt))
+        self._report(item, outcomes, attempt, ending, duration)
 
     def _ending(
         self,
@@ -236,7 +236,7 @@ class Deliverer:
         self,
         item: Item,
         outcomes: Mapping[str, Outcome],
-        heard: AttemptOutcomes | None,
+        attempt: AttemptOutcomes | None,
         ending: ItemEnding,
         duration: timedelta,
     ) -> None:
@@ -246,7 +246,7 @@ class Deliverer:
             attempt=item.attempt,
             **counts_of(outcomes),
             replies=sorted({_codes_of(outcome.text) for outcome in outcomes.values()}),
-            reasons=heard.reasons if heard else [],
+            reasons=attempt.reasons if attempt else [],
             duration=round(duration.total_seconds(), 3),
         )
 

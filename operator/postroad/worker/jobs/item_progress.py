@@ -75,7 +75,7 @@ class ItemProgress:
         """True if all that is left is to record, or to end the item."""
         return not self.open_jobs
 
-    def heard(
+    def on_outcomes(
         self, outcomes: Mapping[str, Outcome], seconds: float = 0.0, until: timedelta = ZERO
     ) -> None:
         """Note what became of recipients, and how long that took; who is deferred is not to come
@@ -111,7 +111,7 @@ class ItemProgress:
             self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     def recording(self) -> asyncio.Future[None]:
-        """Return what is done once that is durable which is heard next, or the item is over."""
+        """Return what is done once that is durable which comes next, or the item is over."""
         if self._recording is None:
             self._recording = asyncio.get_running_loop().create_future()
             if self.is_over:
@@ -134,10 +134,10 @@ class ItemProgress:
     async def _keep(self) -> None:
         try:
             while self.open_jobs:
-                if not self._unrecorded:  # no `await` since: what is heard then has no keeper
+                if not self._unrecorded:  # no `await` since: what comes then has no keeper
                     self._pause()
                     return
-                # Before the record: what is heard during it is not in it, and a connection that
+                # Before the record: what comes during it is not in it, and a connection that
                 # goes on too early leaves two mails for a kill to repeat.
                 self._being_recorded, self._recording = self._recording, None
                 await self._deliverer.record(self.item, self._taken())

@@ -64,7 +64,7 @@ class RouteLookups:
             elif found is None:
                 self._ask(ledger, name, request, tuple(recipients))
             else:
-                ledger.heard(dict.fromkeys(recipients, found.outcome))
+                ledger.on_outcomes(dict.fromkeys(recipients, found.outcome))
         for route, together in sites.values():
             self._on_found(ledger, route, tuple(together))
 
@@ -117,5 +117,5 @@ class RouteLookups:
             if isinstance(found, DeliveryRoute):
                 self._on_found(asked.ledger, found, asked.recipients)
             else:
-                asked.ledger.heard(dict.fromkeys(asked.recipients, found.outcome))
+                asked.ledger.on_outcomes(dict.fromkeys(asked.recipients, found.outcome))
             asked.ledger.go_on()

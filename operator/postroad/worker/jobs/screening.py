@@ -62,5 +62,5 @@ class Screening:
         if ledger.is_over:
             return
         if outcomes:
-            ledger.heard(outcomes)
+            ledger.on_outcomes(outcomes)
         self._on_screened(ledger, [each for each in envelope.recipients if each not in outcomes])

@@ -202,11 +202,13 @@ class Transmissions:
             # The next mail of this connection ends behind it: else a kill would repeat both.
             link.unrecorded.append(ledger.recording())
         # Before all that may fail: a mail whose outcome is not noted is sent again.
-        ledger.heard(placed, job.seconds_until(now), now + backoff if backoff else timedelta(0))
+        ledger.on_outcomes(
+            placed, job.seconds_until(now), now + backoff if backoff else timedelta(0)
+        )
         if backoff:
             self._on_event(BackoffRequested(link.destination, (now + backoff).total_seconds()))
         self._on_replied(job.route.name, placed.values())
-        self._deferrals.heard(ledger.item.mail_id, job.route, link.destination, placed)
+        self._deferrals.on_outcomes(ledger.item.mail_id, job.route, link.destination, placed)
         self._on_event(Finished(job.number, event.ended_session))
         left = tuple(each for each in job.recipients if each not in placed)
         if left and not ledger.is_over:
@@ -229,7 +231,7 @@ class Transmissions:
             text = deferred_by(error)
             if job.is_attempt(error):
                 took = job.seconds_until(self._deliverer.clock.elapsed())
-                ledger.heard(dict.fromkeys(job.recipients, Outcome.deferred(text)), took)
+                ledger.on_outcomes(dict.fromkeys(job.recipients, Outcome.deferred(text)), took)
             else:
                 ledger.not_tried(job.recipients, text)
         self._jobs.forget(job)

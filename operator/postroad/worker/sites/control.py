@@ -82,13 +82,13 @@ class SiteControl:
         new, self._new = self._new, []
         return new
 
-    def heard(self, site: str, outcomes: Iterable[Outcome]) -> None:
+    def on_outcomes(self, site: str, outcomes: Iterable[Outcome]) -> None:
         """Look at what a transmission came to."""
         if self._counts is None or self.suspended(site) is not None:
             return
         if len(self._own) + len(self._suspended) >= MAX_SUSPENDED:
             return
-        found = self._counts.heard(site, outcomes, self._clock.now())
+        found = self._counts.on_outcomes(site, outcomes, self._clock.now())
         if found is not None:
             _log.warning(
                 "a site is suspended by its replies",

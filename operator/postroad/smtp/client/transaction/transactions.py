@@ -101,14 +101,14 @@ class MailReplies:
         elif self._accepted and reply.is_too_many_recipients:
             self.has_overflowed = True  # the next transaction has this recipient
         else:
-            self.outcomes[recipient] = self._heard(reply.recipient_refusal)
+            self.outcomes[recipient] = self._by_hop(reply.recipient_refusal)
 
-    def _heard(self, outcome: Outcome) -> Outcome:
+    def _by_hop(self, outcome: Outcome) -> Outcome:
         return outcome.from_responder(self._responder)
 
     def _outcome_of_mail(self, outcome: Outcome) -> Outcome:
         if outcome.kind is not OutcomeKind.FAILED:
-            return self._heard(outcome)
+            return self._by_hop(outcome)
         return outcome.from_responder(replace(self._responder, is_of_mail=True))
 
     def _end_accepted(self, outcome: Outcome) -> None:
@@ -355,7 +355,7 @@ class ClientTransaction(MailReplies):
         for recipient in self._accepted:
             timeout = min(most, timedelta(seconds=due - wire.now()))
             reply = in_sequence(await self._exchange.reply(timeout))
-            self.outcomes[recipient] = self._heard(reply.final_outcome)
+            self.outcomes[recipient] = self._by_hop(reply.final_outcome)
 
 
 def _go_ahead(reply: Reply) -> Reply:
