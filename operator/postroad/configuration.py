@@ -39,8 +39,8 @@ from postroad.domain.configuration.history import (
 )
 from postroad.domain.configuration.rollout import (
     GRACE,
-    MAX_READING_LEASE,
-    READING_LEASE,
+    MAX_READ_LEASE,
+    READ_LEASE,
     Rollout,
     RolloutTiming,
     Watched,
@@ -137,8 +137,8 @@ class _Known:
 
 class LeasedConfiguration:
     """A `ConfigurationSource` over a history. `async with` reads it and keeps it fresh. `lease` is
-    how long one reading is used here, `longest_lease` how long one is used by any process, `grace`
-    how long after its end a slice stays open for rows that are on their way."""
+    how long one reading is used here, `longest_read_lease` how long one is used by any process,
+    `grace` how long after its end a slice stays open for rows that are on their way."""
 
     def __init__(
         self,
@@ -146,15 +146,15 @@ class LeasedConfiguration:
         clock: Clock,
         randomness: Randomness,
         *,
-        lease: timedelta = READING_LEASE,
-        longest_lease: timedelta = MAX_READING_LEASE,
+        lease: timedelta = READ_LEASE,
+        longest_read_lease: timedelta = MAX_READ_LEASE,
         grace: timedelta = GRACE,
     ) -> None:
         self._history = history
         self._clock = clock
         self._randomness = randomness
         self._lease = lease
-        self._timing = RolloutTiming(longest_lease, grace)
+        self._timing = RolloutTiming(longest_read_lease, grace)
         self._known: _Known | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()

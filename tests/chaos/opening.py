@@ -47,8 +47,8 @@ class Opening:
             history,
             self.clock,
             self.randomness,
-            lease=timing.reading_lease,
-            longest_lease=timing.longest_reading_lease,
+            lease=timing.read_lease,
+            longest_read_lease=timing.longest_read_lease,
             grace=timing.grace,
         )
         await configuration.start()

@@ -16,7 +16,7 @@ from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.engine.engine import Engine, Parts
 from postroad.distributed.maintenance.cleanup import Cleanup
-from postroad.domain.configuration.rollout import MAX_READING_LEASE
+from postroad.domain.configuration.rollout import MAX_READ_LEASE
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Entry, EntryKey
@@ -53,7 +53,7 @@ class LaterView(CassandraView):
     long."""
 
     async def server_times(self) -> Readings:
-        return (await super().server_times()).later(MAX_READING_LEASE)
+        return (await super().server_times()).later(MAX_READ_LEASE)
 
 
 async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Statement]:
@@ -79,7 +79,7 @@ async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Stat
     engine = Engine(parts)
     cleaning = Cleanup(engine)
     assert await cleaning.run() == 0
-    clock.jump(engine.timing.longest_reading_lease)
+    clock.jump(engine.timing.longest_read_lease)
     session.sent.clear()
 
     assert await cleaning.run() == 1

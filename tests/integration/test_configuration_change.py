@@ -38,8 +38,8 @@ pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.time
 SECOND = timedelta(seconds=1)
 LEASE = 4 * SECOND
 TIMING = Timing(
-    reading_lease=LEASE,
-    longest_reading_lease=LEASE,
+    read_lease=LEASE,
+    longest_read_lease=LEASE,
     grace=20 * SECOND,
     deadline=11 * SECOND,
     skew=SECOND,
@@ -78,7 +78,7 @@ class Site:
             MachineClock(),
             SystemRandomness(),
             lease=LEASE,
-            longest_lease=LEASE,
+            longest_read_lease=LEASE,
             grace=TIMING.grace,
         )
 

@@ -32,8 +32,8 @@ TIMING = Timing(
     deadline=timedelta(seconds=10),
     skew=timedelta(seconds=1),
     grace=timedelta(seconds=19),
-    reading_lease=timedelta(seconds=5),
-    longest_reading_lease=timedelta(seconds=5),
+    read_lease=timedelta(seconds=5),
+    longest_read_lease=timedelta(seconds=5),
 )
 """As short as a busy machine allows, so that slices are closed and cleaned within the test."""
 

@@ -11,7 +11,7 @@ from postroad.distributed.administration.found_entries import EntryChange, chang
 from postroad.distributed.administration.purge import purge
 from postroad.distributed.dequeue.dequeue import dequeue
 from postroad.distributed.dequeue.items import DistributedItem
-from postroad.distributed.dequeue.leases import Leases
+from postroad.distributed.dequeue.leases import MailLeases
 from postroad.distributed.engine import ownership
 from postroad.distributed.engine.engine import Engine, Parts
 from postroad.distributed.enqueue.enqueue import enqueue
@@ -44,7 +44,7 @@ class DistributedQueue(Administration):
         self._later_looks = LaterLooks(self._engine)
         self._engine.on_withdrawn = self._later_looks.add
         self._maintenance = Maintenance(self._engine, advancing)
-        self._leases = Leases(self._engine)
+        self._leases = MailLeases(self._engine)
         self._sizes = SizeCache(self._engine)
         self._ages = AgesCache(self._engine)
         for each in FROM_ZERO:

@@ -27,7 +27,7 @@ from postroad.adapters.cassandra.view.shared_state import ERASE_SHARED_STATE
 from postroad.adapters.cassandra.view.suppression_list import ERASE_SHARDS, SHARDS
 from postroad.configuration import REFRESHES_PER_LEASE
 from postroad.domain.configuration.documents import to_document
-from postroad.domain.configuration.rollout import READING_LEASE, Rollout
+from postroad.domain.configuration.rollout import READ_LEASE, Rollout
 from postroad.domain.values.instants import AGREEING
 from postroad.errors import ConfigurationConflict, ViewRefused
 from postroad.ports.delivery import Topic
@@ -97,7 +97,7 @@ async def test_the_queues_of_a_session_ask_for_its_home_once_in_some_seconds(
 
 
 def test_the_home_is_asked_for_between_two_readings_of_a_configuration() -> None:
-    assert home.CHECKED < READING_LEASE / REFRESHES_PER_LEASE
+    assert home.CHECKED < READ_LEASE / REFRESHES_PER_LEASE
 
 
 async def test_an_event_that_cannot_be_read_is_named(session: ScriptedSession) -> None:

@@ -60,4 +60,4 @@ def test_a_session_has_these_times_and_limits(value: object, usual: object) -> N
 def test_a_delivery_ends_before_its_lease_does() -> None:
     longest = USUAL.envelope + USUAL.data_start + max(USUAL.data_end, USUAL.all_ends)
 
-    assert longest < Timing().longest_lease
+    assert longest < Timing().longest_mail_lease

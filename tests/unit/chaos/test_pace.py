@@ -42,13 +42,13 @@ def in_code(pace: Pace, window: timedelta) -> dict[str, str]:
             timing.deadline, timing.skew, timing.grace
         ),
         "lease of limits and configuration, here, anywhere": written(
-            timing.reading_lease, timing.longest_reading_lease
+            timing.read_lease, timing.longest_read_lease
         ),
         "redelivery delay, claim after, claim": written(
             timing.redelivery_delay, timing.keep_after, timing.claim
         ),
         "longest wait, longest lease, longest backoff, longest upload": written(
-            timing.longest_wait, timing.longest_lease, timing.longest_backoff, timing.upload
+            timing.longest_wait, timing.longest_mail_lease, timing.longest_backoff, timing.upload
         ),
         "slice window, maintenance, row maintenance, purge timeout": written(
             window, timedelta(seconds=pace.maintenance), pace.row_maintenance, pace.purge_timeout
@@ -79,4 +79,6 @@ def test_the_checker_knows_when_a_process_looks_at_a_failed_enqueue_again() -> N
 
     assert timedelta(seconds=SHOWN) == min(each.redelivery_delay for each in timings)
     assert timedelta(seconds=FIRST_LOOK / 2) > max(each.redelivery_delay for each in timings)
-    assert timedelta(seconds=LAST_LOOK - FIRST_LOOK) == max(each.longest_lease for each in timings)
+    assert timedelta(seconds=LAST_LOOK - FIRST_LOOK) == max(
+        each.longest_mail_lease for each in timings
+    )

@@ -19,7 +19,7 @@ from postroad.domain.configuration.history import (
     ConfigurationRefused,
     replay,
 )
-from postroad.domain.configuration.rollout import MAX_READING_LEASE
+from postroad.domain.configuration.rollout import MAX_READ_LEASE
 from postroad.domain.configuration.rules import Refusal, ViewConfiguration
 from postroad.errors import (
     ConfigurationConflict,
@@ -82,7 +82,7 @@ async def test_the_first_configuration_is_created_and_the_next_changes_it() -> N
         "sliceWindow": "30m",
         "bucketCount": 4,
         "updateBrowseStartPace": 1000,
-        "effectiveFrom": (NOON + MAX_READING_LEASE).isoformat().replace("+00:00", "Z"),
+        "effectiveFrom": (NOON + MAX_READ_LEASE).isoformat().replace("+00:00", "Z"),
     }
 
 

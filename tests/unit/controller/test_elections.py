@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from postroad.controller.leadership.leases import (
     Candidacy,
+    GetLease,
     LeaseRecord,
     LeaseRules,
-    ReadLease,
     StopLeading,
     WaitUntil,
     WriteLease,
@@ -126,7 +126,7 @@ class Election:
                 self.members.append(Member(fresh, member.rate, member.began))
                 again = len(self.members) - 1
                 self.at(self.now + 1, lambda: self.step(again))
-            case ReadLease():
+            case GetLease():
                 self.send(who, None)
             case WriteLease() as wanted:
                 self.send(who, wanted)

@@ -10,10 +10,10 @@ import pytest
 
 from postroad.controller.leadership.leases import (
     Candidacy,
+    GetLease,
     LeaseRecord,
     LeaseRules,
     Observed,
-    ReadLease,
     StopLeading,
     WaitUntil,
     WriteLease,
@@ -43,7 +43,7 @@ def leader(sent: float = 100) -> Candidacy:
 
 
 def test_the_first_step_is_to_read() -> None:
-    assert Candidacy("a").next_step(at(100), NOW) == ReadLease()
+    assert Candidacy("a").next_step(at(100), NOW) == GetLease()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_free_lease_is_taken_at_once(lease: LeaseRecord | None, wanted: WriteL
 
 def test_a_lease_of_another_is_waited_for() -> None:
     assert seen(record("b")).next_step(at(100), NOW) == WaitUntil(at(102))
-    assert seen(record("b")).next_step(at(102), NOW) == ReadLease()
+    assert seen(record("b")).next_step(at(102), NOW) == GetLease()
 
 
 def test_an_unchanged_lease_is_taken_when_its_duration_is_over() -> None:
@@ -112,7 +112,7 @@ def test_the_holders_own_duration_counts() -> None:
     candidate = seen(record("b", seconds=60)).found(
         record("b", seconds=60), "7", at(120), at(120), 0
     )
-    assert candidate.next_step(at(122), NOW) == ReadLease()
+    assert candidate.next_step(at(122), NOW) == GetLease()
     assert not candidate.is_current
 
 
@@ -147,7 +147,7 @@ def test_an_answer_after_the_deadline_makes_no_leader() -> None:
     late = seen(record(""), now=100).wrote(record("a"), "8", at(100), at(110), 0)
 
     assert late.until is None
-    assert late.next_step(at(110), NOW) == ReadLease()
+    assert late.next_step(at(110), NOW) == GetLease()
 
 
 @pytest.mark.parametrize("lease", [None, record(""), record("b")], ids=["gone", "free", "taken"])
@@ -160,7 +160,7 @@ def test_a_leader_that_finds_another_state_stops(lease: LeaseRecord | None) -> N
 
 def test_a_leader_goes_on_over_its_own_write_without_an_answer() -> None:
     unsure = leader(100).failed(at(102), 0)
-    assert unsure.next_step(at(104), NOW) == ReadLease()
+    assert unsure.next_step(at(104), NOW) == GetLease()
 
     sure = unsure.found(record("a"), "9", at(104), at(104), 0)
 
@@ -190,7 +190,7 @@ LEASES = (None, record(""), record("a"), record("b"), record("c"))
 def test_a_conflict_is_read_about_at_once_and_not_written_over_without_a_pause() -> None:
     candidate = seen(record("")).conflicted(at(101), 0)
 
-    assert candidate.next_step(at(101), NOW) == ReadLease()
+    assert candidate.next_step(at(101), NOW) == GetLease()
     again = candidate.found(record(""), "8", at(101), at(101), 0)
     assert again.next_step(at(101), NOW) == WaitUntil(at(103))
     assert isinstance(again.next_step(at(103), NOW), WriteLease)

@@ -109,7 +109,7 @@ async def test_bytes_are_deleted_when_no_id_can_be_made_after_the_upload(
     async def step_back(step: Step) -> None:
         if step.operation == "put":
             process.faults.before = None
-            cluster.clock.jump(process.queue._engine.timing.reading_lease)
+            cluster.clock.jump(process.queue._engine.timing.read_lease)
             process.faults.plan = skewed
 
     def skewed(step: Step) -> Fault | None:

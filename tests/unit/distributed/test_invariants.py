@@ -268,7 +268,7 @@ async def test_invariant_4_cleanup_waits_a_lease_and_deletes_rows_then_marks(
 
 
 async def test_invariant_4_cleanup_waits_for_processes_whose_readings_hold_longer() -> None:
-    cluster = InMemoryCluster(timing=Timing(reading_lease=10 * SECOND))
+    cluster = InMemoryCluster(timing=Timing(read_lease=10 * SECOND))
     process = await cluster.start()
     await cluster.enqueue(process, "mail")
     await cluster.deliver(process, SECOND)

@@ -16,7 +16,7 @@ from postroad.ports.view import Limits, View
 from support.memory.clock import START, ManualClock
 
 SECOND, US = timedelta(seconds=1), timedelta(microseconds=1)
-TIMING = Timing(reading_lease=30 * SECOND, skew=5 * SECOND)
+TIMING = Timing(read_lease=30 * SECOND, skew=5 * SECOND)
 
 
 class Hosts:

@@ -152,7 +152,7 @@ def leased(
         world.clock,
         SeededRandomness(0),
         lease=lease,
-        longest_lease=LEASE,
+        longest_read_lease=LEASE,
         grace=GRACE,
     )
 

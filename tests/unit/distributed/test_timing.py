@@ -49,7 +49,7 @@ AGREED = {
     "and at least every": (USUAL.longest_backoff, 10 * SECOND),
     "a reference waits beside others": (USUAL.wait, 5 * SECOND),
     "or alone": (USUAL.longest_wait, 10 * MINUTE),
-    "an item is in flight for": (USUAL.longest_lease, 25 * MINUTE),
+    "an item is in flight for": (USUAL.longest_mail_lease, 25 * MINUTE),
     "ages are counted anew after": (USUAL.ages, MINUTE),
 }
 INTERVALS = {
@@ -102,7 +102,7 @@ def test_requests_and_rounds_have_their_limits(value: object, usual: object) -> 
 
 
 def test_rabbitmq_closes_no_channel_of_a_consumer_that_waits() -> None:
-    assert USUAL.longest_wait < USUAL.longest_lease < CONSUMER_TIMEOUT
+    assert USUAL.longest_wait < USUAL.longest_mail_lease < CONSUMER_TIMEOUT
 
 
 def test_processes_claim_each_kind_of_maintenance_under_an_id_of_its_own() -> None:

@@ -26,9 +26,9 @@ def test_the_durations_keep_their_relation() -> None:
     with pytest.raises(InvalidSettings, match="grace period"):
         Timing(deadline=40 * SECOND)
     assert Timing(keep_after=8 * SECOND - US)
-    assert Timing(reading_lease=20 * SECOND)
+    assert Timing(read_lease=20 * SECOND)
     with pytest.raises(InvalidSettings, match="others wait"):
-        Timing(longest_reading_lease=30 * SECOND - US)
+        Timing(longest_read_lease=30 * SECOND - US)
     with pytest.raises(InvalidSettings, match="claimed before"):
         Timing(keep_after=8 * SECOND)
 
@@ -37,11 +37,11 @@ def test_other_processes_and_servers_count_on_the_durations() -> None:
     """Claims outlive a redelivery delay; leases end before RabbitMQ's consumer_timeout."""
     assert (TIMING.deadline, TIMING.skew) == (20 * SECOND, 5 * SECOND)
     assert TIMING.grace == 60 * SECOND
-    assert (TIMING.reading_lease, TIMING.longest_reading_lease) == (30 * SECOND, 30 * SECOND)
+    assert (TIMING.read_lease, TIMING.longest_read_lease) == (30 * SECOND, 30 * SECOND)
     assert (TIMING.redelivery_delay, TIMING.keep_after) == (8 * SECOND, 4 * SECOND)
     assert (TIMING.claim, TIMING.upload) == (2 * MINUTE, 360 * MINUTE)
     assert (TIMING.wait, TIMING.longest_wait) == (5 * SECOND, 10 * MINUTE)
-    assert (TIMING.longest_lease, TIMING.ages) == (25 * MINUTE, MINUTE)
+    assert (TIMING.longest_mail_lease, TIMING.ages) == (25 * MINUTE, MINUTE)
     assert (TIMING.backoff, TIMING.longest_backoff) == (SECOND / 5, 10 * SECOND)
 
 

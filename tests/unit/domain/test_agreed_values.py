@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from postroad.domain.configuration.history import STATUS_ENTRIES
-from postroad.domain.configuration.rollout import GRACE, MAX_READING_LEASE, READING_LEASE
+from postroad.domain.configuration.rollout import GRACE, MAX_READ_LEASE, READ_LEASE
 from postroad.domain.configuration.rules import MIN_WINDOW, ViewConfiguration
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import MAX_ADDRESS, MAX_PRIORITY, MIN_PRIORITY
@@ -33,8 +33,8 @@ SECOND, MINUTE, HOUR, DAY = (
 DEFAULTS = RetryPlan()
 
 AGREED = {
-    "a process acts on a reading for so long": (READING_LEASE, 30 * SECOND),
-    "one of any release acts on a reading for so long": (MAX_READING_LEASE, 30 * SECOND),
+    "a process acts on a reading for so long": (READ_LEASE, 30 * SECOND),
+    "one of any release acts on a reading for so long": (MAX_READ_LEASE, 30 * SECOND),
     "and leaves a slice open for so long": (GRACE, 60 * SECOND),
     "processes write and read the same time": (AGREEING, 5 * SECOND),
     "slices are cut at whole seconds": (MIN_WINDOW, SECOND),

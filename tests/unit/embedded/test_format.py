@@ -28,7 +28,7 @@ from postroad.embedded.log.layout import (
     lane_of,
     segment_of,
 )
-from postroad.embedded.log.options import MAX_LEASE, MIB, TOLERANCE, StoreOptions
+from postroad.embedded.log.options import MAX_MAIL_LEASE, MIB, TOLERANCE, StoreOptions
 from postroad.embedded.log.records import DeliveryKind, FinishKind
 from postroad.embedded.log.segments import Header, Segment
 from postroad.embedded.log.slots import SLOT_BYTES, Checkpoint, LaneState
@@ -74,7 +74,7 @@ def test_lanes_have_the_numbers_of_the_format() -> None:
 
 
 def test_an_item_may_be_in_flight_as_long_as_in_the_distributed_engine() -> None:
-    assert Timing().longest_lease == MAX_LEASE
+    assert Timing().longest_mail_lease == MAX_MAIL_LEASE
 
 
 def test_a_slot_is_a_file_in_a_directory_of_a_thousand() -> None:

@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 
 from postroad.adapters.cassandra import schema, statements
 from postroad.adapters.cassandra.connection.session import Row, Session
-from postroad.domain.configuration.rollout import READING_LEASE
+from postroad.domain.configuration.rollout import READ_LEASE
 from postroad.errors import ViewRefused
 
 KEY = "@home"
 """In place of a queue's name, which has no @."""
 
-CHECKED = READING_LEASE / 6
+CHECKED = READ_LEASE / 6
 """Time that a check stands for all queues of a session: less than the time between two readings of
 a configuration (a quarter of the lease), so that each has one of its own."""
 

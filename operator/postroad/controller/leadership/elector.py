@@ -108,7 +108,7 @@ class Elector:
         match self._state.next_step(now, self._timestamp()):
             case leases.WaitUntil(until):
                 await self._clock.sleep(until - now)
-            case leases.ReadLease():
+            case leases.GetLease():
                 await self._asked(self._read)
             case leases.WriteLease() as wanted:
                 await self._asked(lambda sent: self._write(wanted, sent))

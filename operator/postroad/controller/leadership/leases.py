@@ -72,7 +72,7 @@ class Observed(NamedTuple):
     since: timedelta
 
 
-class ReadLease(NamedTuple):
+class GetLease(NamedTuple):
     """Read the Lease."""
 
 
@@ -120,7 +120,7 @@ class Candidacy:
 
     def next_step(
         self, now: timedelta, timestamp: str
-    ) -> ReadLease | WriteLease | WaitUntil | StopLeading:
+    ) -> GetLease | WriteLease | WaitUntil | StopLeading:
         """Return what to do at this moment. `timestamp`: of the wall clock, as a Lease has it."""
         if self.lost:
             return StopLeading(self.lost)
@@ -131,7 +131,7 @@ class Candidacy:
         if now < self.due:
             return WaitUntil(self.due if self.until is None else min(self.due, self.until))
         if self.observed is None or not self.is_current:
-            return ReadLease()
+            return GetLease()
         if now < self.write_due:
             return WaitUntil(
                 self.write_due if self.until is None else min(self.write_due, self.until)

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from postroad.distributed.dequeue.dispatch import ReferenceDispatch
 from postroad.distributed.dequeue.dispatch_pipeline import DispatchPipeline, PrefetchPlace
 from postroad.distributed.dequeue.items import DistributedItem
-from postroad.distributed.dequeue.leases import Leases, WaitLimits
+from postroad.distributed.dequeue.leases import MailLeases, WaitLimits
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.endings import SERVER_RETRY_SECONDS, publish_again
 from postroad.domain.queues.dispatch import Redeliver
@@ -26,7 +26,9 @@ from postroad.ports.broker import Delivery
 from postroad.ports.mail_queue import check_prefetch
 
 
-async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterator[DistributedItem]:
+async def dequeue(
+    engine: Engine, leases: MailLeases, prefetch: int
+) -> AsyncIterator[DistributedItem]:
     """Yield items as they become due. See `MailQueue.dequeue`."""
     check_prefetch(prefetch)
     engine.check_open()

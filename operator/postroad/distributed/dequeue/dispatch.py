@@ -12,7 +12,7 @@ from uuid import UUID
 
 from postroad.distributed.dequeue.dispatch_pipeline import PrefetchPlace
 from postroad.distributed.dequeue.items import FINISHED, DistributedItem
-from postroad.distributed.dequeue.leases import Leases
+from postroad.distributed.dequeue.leases import MailLeases
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.entries.endings import ack, delete_and_ack, publish_again
@@ -40,7 +40,7 @@ class ReferenceDispatch:
     between two claims does not exclude the next one."""
 
     def __init__(
-        self, engine: Engine, leases: Leases, delivery: Delivery, place: PrefetchPlace
+        self, engine: Engine, leases: MailLeases, delivery: Delivery, place: PrefetchPlace
     ) -> None:
         self._engine = engine
         self._leases = leases
@@ -50,7 +50,7 @@ class ReferenceDispatch:
         self._since = timedelta(0)
         """When the mark began to be read."""
         began = engine.clock.elapsed() - delivery.waited
-        self._lease_until = began + engine.timing.longest_lease
+        self._lease_until = began + engine.timing.longest_mail_lease
         self._claims: list[UUID] = []
         """The claims that were requested, whatever the reply."""
         self.key: EntryKey | None = None

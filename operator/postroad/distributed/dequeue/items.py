@@ -6,7 +6,7 @@ from dataclasses import replace as copy
 from datetime import timedelta
 from enum import Enum
 
-from postroad.distributed.dequeue.leases import Lease
+from postroad.distributed.dequeue.leases import MailLease
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.entries.endings import CLEANED, ack, delete_and_ack, mark_if_passed
@@ -44,7 +44,7 @@ class DistributedItem(LeasedMail):
         entry: Entry,
         reference: Reference,
         delivery: Delivery,
-        lease: Lease,
+        lease: MailLease,
         records: Mapping[str, Record],
         lease_until: timedelta,
     ) -> None:

@@ -32,13 +32,13 @@ AT_ONCE = 64
 thousands together."""
 
 
-class Lease:
+class MailLease:
     """One item in flight. `owner` is the claim's, one per lease, so that two messages about one
     entry exclude each other within a process too."""
 
     def __init__(
         self,
-        leases: Leases,
+        leases: MailLeases,
         enqueue_id: UUID,
         owner: UUID,
         since: timedelta,
@@ -68,12 +68,12 @@ class Lease:
         await self._leases.release(self)
 
 
-class Leases:
+class MailLeases:
     """All leases of a handle, and the task that renews their claims."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._leases: set[Lease] = set()
+        self._leases: set[MailLease] = set()
         self._renewer: asyncio.Task[None] | None = None
 
     def begin(
@@ -85,13 +85,13 @@ class Leases:
         before: ClaimIds,
         since: timedelta,
         when_ended: Callable[[], None],
-    ) -> Lease:
+    ) -> MailLease:
         """Begin a lease. `before`: the entries before this one that were claimed with it. `since`:
         the elapsed time before the marks were read on which it depends. `when_ended` is called
         once, when the lease ends."""
         timing = self._engine.timing
         first = timing.claim / 3 if claimed else timing.keep_after
-        lease = Lease(self, enqueue_id, owner, since + first, before, when_ended)
+        lease = MailLease(self, enqueue_id, owner, since + first, before, when_ended)
         lease.is_claimed = claimed
         self._leases.add(lease)
         self._engine.in_flight.add(enqueue_id)
@@ -100,7 +100,7 @@ class Leases:
             self._renewer = asyncio.ensure_future(self._renew_all())
         return lease
 
-    def forget(self, lease: Lease) -> None:
+    def forget(self, lease: MailLease) -> None:
         """End a lease. Idempotent."""
         if lease in self._leases:
             self._leases.discard(lease)
@@ -108,7 +108,7 @@ class Leases:
             metrics.LEASED.labels(*self._engine.labels).set(len(self._leases))
             lease.when_ended()
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, lease: MailLease) -> None:
         try:
             await asyncio.gather(
                 *(self._engine.view.release_claim(each, lease.owner) for each in lease.claims)
@@ -133,7 +133,7 @@ class Leases:
             async for _ in results(each_of(due), self._renew, AT_ONCE):
                 pass
 
-    async def _renew(self, lease: Lease) -> None:
+    async def _renew(self, lease: MailLease) -> None:
         if lease not in self._leases:
             return  # it ended while others were renewed
         timing = self._engine.timing

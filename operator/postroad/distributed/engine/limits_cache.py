@@ -123,12 +123,12 @@ class LimitsCache:
     async def snapshot(self) -> LimitsSnapshot:
         """Return a reading less than a lease old, most often without I/O. Raises: ViewError."""
         snapshot = self._snapshot
-        if snapshot is not None and self._age(snapshot) < self._timing.reading_lease / 3:
+        if snapshot is not None and self._age(snapshot) < self._timing.read_lease / 3:
             return snapshot
         waits_for = self._attempt if self._reading.locked() else None
         async with self._reading:
             snapshot = self._snapshot
-            if snapshot is not None and self._age(snapshot) < self._timing.reading_lease / 3:
+            if snapshot is not None and self._age(snapshot) < self._timing.read_lease / 3:
                 return snapshot
             try:
                 if waits_for is not None and self._failed >= waits_for:
@@ -142,7 +142,7 @@ class LimitsCache:
                 if (
                     error.transient
                     and snapshot is not None
-                    and self._age(snapshot) < self._timing.reading_lease / 2
+                    and self._age(snapshot) < self._timing.read_lease / 2
                 ):
                     return snapshot
                 raise
@@ -150,7 +150,7 @@ class LimitsCache:
     def is_good(self, snapshot: LimitsSnapshot) -> bool:
         """Return whether a reading may still be used: cleanup has deleted no mark that it cannot
         explain."""
-        return self._age(snapshot) < self._timing.reading_lease
+        return self._age(snapshot) < self._timing.read_lease
 
     def check(self, snapshot: LimitsSnapshot) -> None:
         """Refuse to use marks that were read after these limits when a suspension, or a slow view,
@@ -178,7 +178,7 @@ class LimitsCache:
             time: ViewTime | None = ViewTime(now, agreed.time - now, agreed.doubt)
         else:
             time = self._snapshot.time if self._snapshot is not None else None
-            if time is not None and now - time.at >= self._timing.reading_lease:
+            if time is not None and now - time.at >= self._timing.read_lease:
                 time = None
         self._snapshot = LimitsSnapshot(at, limits, time)
         return self._snapshot

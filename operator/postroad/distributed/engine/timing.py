@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
-from postroad.domain.configuration.rollout import GRACE, MAX_READING_LEASE, READING_LEASE
+from postroad.domain.configuration.rollout import GRACE, MAX_READ_LEASE, READ_LEASE
 from postroad.domain.values.instants import AGREEING
 from postroad.errors import InvalidSettings, ViewUnavailable
 from postroad.ports.clock import Clock, Randomness
@@ -38,10 +38,10 @@ class Timing:
     grace: timedelta = GRACE
     """Time after its end that a slice stays open."""
 
-    reading_lease: timedelta = READING_LEASE
+    read_lease: timedelta = READ_LEASE
     """Time that this process may use limits that it read."""
 
-    longest_reading_lease: timedelta = MAX_READING_LEASE
+    longest_read_lease: timedelta = MAX_READ_LEASE
     """Time that any process may use them: cleanup waits so long after browse start moved."""
 
     redelivery_delay: timedelta = timedelta(seconds=8)
@@ -72,7 +72,7 @@ class Timing:
     default), after which the broker closes the channel and counts a failed delivery for every
     message of it."""
 
-    longest_lease: timedelta = timedelta(minutes=25)
+    longest_mail_lease: timedelta = timedelta(minutes=25)
     """Time that an item may be in flight, from the arrival of its message. RabbitMQ closes the
     channel of a consumer that acknowledges nothing for its consumer_timeout (30 minutes by
     default) and redelivers what it holds; what is left of that is for records and for the
@@ -91,7 +91,7 @@ class Timing:
             raise InvalidSettings(
                 "the deadline, three times the skew and 5 s must be within the grace period"
             )
-        if self.reading_lease > self.longest_reading_lease:
+        if self.read_lease > self.longest_read_lease:
             raise InvalidSettings("no process may use what it read for longer than others wait")
         if self.keep_after >= self.redelivery_delay:
             raise InvalidSettings("items must be claimed before a redelivered reference is tried")

@@ -92,7 +92,7 @@ class LaterLooks:
                     self._forget([each])
                     self._count_open(int(taken is None))
                 else:
-                    again = replace(each, due=each.due + timing.longest_lease, is_last=True)
+                    again = replace(each, due=each.due + timing.longest_mail_lease, is_last=True)
                     self._waiting[each.key.enqueue_id] = again
             if not due:
                 # What is added meanwhile is due in a redelivery delay at the earliest.

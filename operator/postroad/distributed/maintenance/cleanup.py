@@ -39,7 +39,7 @@ class Cleanup:
         now = engine.clock.elapsed()
         if limits.browse_start is None:
             return 0
-        if self._seen is not None and now - self._seen[1] >= engine.timing.longest_reading_lease:
+        if self._seen is not None and now - self._seen[1] >= engine.timing.longest_read_lease:
             self._safe, self._seen = self._seen[0], None
         if self._seen is None:
             self._seen = (limits.browse_start, now)
@@ -115,7 +115,7 @@ class Cleanup:
     @property
     def _youngest(self) -> timedelta:
         timing = self._engine.timing
-        return max(timing.longest_reading_lease - timing.apart, timedelta(0))
+        return max(timing.longest_read_lease - timing.apart, timedelta(0))
 
     async def _rescue_late(self, partition: Partition, known: int) -> None:
         """Give a new entry to mail whose row came after the slice was closed: it has no mark, and

@@ -22,14 +22,14 @@ from postroad.domain.configuration.history import ConfigurationEvent, Configurat
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import HistoryMissing
 
-READING_LEASE = timedelta(seconds=30)
+READ_LEASE = timedelta(seconds=30)
 """Time that this process may act on one read of the history and the limits. No setting, because
-other processes count on it: at most the MAX_READING_LEASE of every release beside this one."""
+other processes count on it: at most the MAX_READ_LEASE of every release beside this one."""
 
-MAX_READING_LEASE = timedelta(seconds=30)
+MAX_READ_LEASE = timedelta(seconds=30)
 """Time that this process waits until no process, of any release beside it, acts on what was read
 before: before the next step of a rollout, and before it deletes what browse start has passed.
-Part of the protocol: lowered only when the READING_LEASE of the release before is as short."""
+Part of the protocol: lowered only when the READ_LEASE of the release before is as short."""
 
 GRACE = timedelta(seconds=60)
 """Time after its end that a slice stays open for rows on their way. Part of the protocol likewise:
@@ -71,7 +71,7 @@ class RolloutTiming:
     """Time that a step is watched before the next: the longest lease of a reading, and the grace
     period after a slice's end in which late rows may still arrive."""
 
-    longest_reading_lease: timedelta
+    longest_read_lease: timedelta
     grace: timedelta
 
 
@@ -109,11 +109,11 @@ def next_step(
         version
         for version in known
         if version > rollout.writing
-        and watched.announced.get(version, timedelta(0)) >= timing.longest_reading_lease
+        and watched.announced.get(version, timedelta(0)) >= timing.longest_read_lease
     ]
     if ripe:
         return Rollout(max(ripe), rollout.oldest)
     older = [known[each].slice_window for each in known if rollout.oldest <= each < rollout.writing]
-    if older and watched.written >= timing.longest_reading_lease + max(older) + timing.grace:
+    if older and watched.written >= timing.longest_read_lease + max(older) + timing.grace:
         return Rollout(rollout.writing, rollout.writing)
     return None

@@ -20,7 +20,7 @@ TOLERANCE = timedelta(milliseconds=100)
 KEPT_OPEN = 256
 """Idle spool files that stay open, at most."""
 
-MAX_LEASE = timedelta(minutes=25)
+MAX_MAIL_LEASE = timedelta(minutes=25)
 """Time that an item may be in flight, as in the distributed engine: recovery reads the log from the
 START of the oldest one."""
 

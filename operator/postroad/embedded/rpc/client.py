@@ -23,7 +23,7 @@ from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail, MailView, Sizes
 from postroad.domain.queues.references import digest_of, token_of
 from postroad.domain.queues.selection import Selector
-from postroad.embedded.log.options import MAX_LEASE
+from postroad.embedded.log.options import MAX_MAIL_LEASE
 from postroad.embedded.log.spool_files import CHUNK
 from postroad.embedded.rpc import rpc
 from postroad.embedded.rpc.connection import OwnerConnection
@@ -165,7 +165,7 @@ class RemoteQueue(Administration):
             leased = await self.connection.call("next", consumer=consumer)
             # At once: an owner that hands over would be left, and its successor repeats the mail.
             self.connection.hold(leased.number)
-            yield RemoteItem(self.connection, leased, self._clock.elapsed() + MAX_LEASE)
+            yield RemoteItem(self.connection, leased, self._clock.elapsed() + MAX_MAIL_LEASE)
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         async for view in self._views("browse", selector):

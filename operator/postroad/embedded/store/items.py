@@ -18,7 +18,7 @@ from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail
 from postroad.domain.values.instants import instant
 from postroad.embedded.log.envelopes import EnvelopeRecord
-from postroad.embedded.log.options import MAX_LEASE
+from postroad.embedded.log.options import MAX_MAIL_LEASE
 from postroad.embedded.log.records import DeliveryKind, cut
 from postroad.embedded.log.segments import LiveEntry, State
 from postroad.embedded.log.spool_files import CHUNK, Kept
@@ -67,7 +67,7 @@ class SpoolItem(LeasedMail):
             record.size_bytes,
         )
         self._engine, self._entry, self._record = engine, entry, record
-        self.lease_until = engine.clock.elapsed() + MAX_LEASE
+        self.lease_until = engine.clock.elapsed() + MAX_MAIL_LEASE
         self._labels, self._gone = labels, gone
         self._left = dict(zip(record.numbers, record.envelope.recipients, strict=True))
         self._addresses = dict(self._left)
