@@ -172,7 +172,7 @@ class Election:
         elif result.version is None:
             member.state = member.state.conflicted(now, 0)
         elif wanted is None:
-            member.state = member.state.found(result.record, result.version, then, now, chance)
+            member.state = member.state.observe(result.record, result.version, then, now, chance)
         else:
             member.state = member.state.wrote(wanted.record, result.version, then, now, chance)
         self.step(who)

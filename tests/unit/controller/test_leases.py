@@ -34,7 +34,7 @@ def record(holder: str, transitions: int = 3, seconds: float = 15) -> LeaseRecor
 
 def seen(lease: LeaseRecord | None, now: float = 100) -> Candidacy:
     """What process `a` knows when it has just read the Lease for the first time."""
-    return Candidacy("a").found(lease, "7", at(now), at(now), 0)
+    return Candidacy("a").observe(lease, "7", at(now), at(now), 0)
 
 
 def leader(sent: float = 100) -> Candidacy:
@@ -67,12 +67,12 @@ def test_a_lease_of_another_is_waited_for() -> None:
 def test_an_unchanged_lease_is_taken_when_its_duration_is_over() -> None:
     candidate = seen(record("b"))
     for now in (102, 104, 114):
-        candidate = candidate.found(record("b"), "7", at(now), at(now), 0)
+        candidate = candidate.observe(record("b"), "7", at(now), at(now), 0)
     assert candidate.next_step(at(114), NOW) == WaitUntil(at(115)), (
         "the next pause would be too long"
     )
 
-    candidate = candidate.found(record("b"), "7", at(115), at(115), 0)
+    candidate = candidate.observe(record("b"), "7", at(115), at(115), 0)
 
     taken = LeaseRecord("a", RULES.duration, NOW, NOW, 4)
     assert candidate.next_step(at(115), NOW) == WriteLease(taken, "7")
@@ -82,10 +82,10 @@ def test_a_lease_that_is_deleted_runs_out_all_the_same() -> None:
     """Its holder may act until it finds that."""
     candidate = seen(record("b"))
     for now in (102, 104, 114):
-        candidate = candidate.found(None, "", at(now), at(now), 0)
+        candidate = candidate.observe(None, "", at(now), at(now), 0)
         assert isinstance(candidate.next_step(at(now), NOW), WaitUntil)
 
-    candidate = candidate.found(None, "", at(115), at(115), 0)
+    candidate = candidate.observe(None, "", at(115), at(115), 0)
 
     created = LeaseRecord("a", RULES.duration, NOW, NOW, 0)
     assert candidate.next_step(at(115), NOW) == WriteLease(created, None)
@@ -94,22 +94,22 @@ def test_a_lease_that_is_deleted_runs_out_all_the_same() -> None:
 def test_a_renewed_lease_begins_anew_whatever_its_timestamps_are() -> None:
     candidate = seen(record("b"))
     renewed = replace(record("b"), renewed="1999-01-01T00:00:00.000000Z")
-    candidate = candidate.found(renewed, "8", at(114), at(114), 0)
+    candidate = candidate.observe(renewed, "8", at(114), at(114), 0)
 
-    candidate = candidate.found(renewed, "8", at(116), at(116), 0)
+    candidate = candidate.observe(renewed, "8", at(116), at(116), 0)
 
     assert candidate.next_step(at(116), NOW) == WaitUntil(at(118))
 
 
 def test_a_version_alone_is_no_renewal() -> None:
     """Another client may label the Lease of a dead leader."""
-    candidate = seen(record("b")).found(record("b"), "9", at(115), at(115), 0)
+    candidate = seen(record("b")).observe(record("b"), "9", at(115), at(115), 0)
 
     assert isinstance(candidate.next_step(at(115), NOW), WriteLease)
 
 
 def test_the_holders_own_duration_counts() -> None:
-    candidate = seen(record("b", seconds=60)).found(
+    candidate = seen(record("b", seconds=60)).observe(
         record("b", seconds=60), "7", at(120), at(120), 0
     )
     assert candidate.next_step(at(122), NOW) == GetLease()
@@ -152,7 +152,7 @@ def test_an_answer_after_the_deadline_makes_no_leader() -> None:
 
 @pytest.mark.parametrize("lease", [None, record(""), record("b")], ids=["gone", "free", "taken"])
 def test_a_leader_that_finds_another_state_stops(lease: LeaseRecord | None) -> None:
-    lost = leader(100).conflicted(at(102), 0).found(lease, "9", at(102), at(102), 0)
+    lost = leader(100).conflicted(at(102), 0).observe(lease, "9", at(102), at(102), 0)
 
     assert lost.until is None
     assert isinstance(lost.next_step(at(102), NOW), StopLeading)
@@ -162,7 +162,7 @@ def test_a_leader_goes_on_over_its_own_write_without_an_answer() -> None:
     unsure = leader(100).failed(at(102), 0)
     assert unsure.next_step(at(104), NOW) == GetLease()
 
-    sure = unsure.found(record("a"), "9", at(104), at(104), 0)
+    sure = unsure.observe(record("a"), "9", at(104), at(104), 0)
 
     assert sure.until == at(110), "reading renews nothing"
     assert isinstance(sure.next_step(at(104), NOW), WriteLease)
@@ -191,7 +191,7 @@ def test_a_conflict_is_read_about_at_once_and_not_written_over_without_a_pause()
     candidate = seen(record("")).conflicted(at(101), 0)
 
     assert candidate.next_step(at(101), NOW) == GetLease()
-    again = candidate.found(record(""), "8", at(101), at(101), 0)
+    again = candidate.observe(record(""), "8", at(101), at(101), 0)
     assert again.next_step(at(101), NOW) == WaitUntil(at(103))
     assert isinstance(again.next_step(at(103), NOW), WriteLease)
 
@@ -215,7 +215,7 @@ def test_no_state_acts_past_its_deadline_or_over_another_holder(lease: LeaseReco
         state = Candidacy("a", RULES, observed, held, is_current=current, due=at(100))
         match outcome:
             case "found":
-                state = state.found(lease, "7", sent, now, 0.5)
+                state = state.observe(lease, "7", sent, now, 0.5)
             case "wrote":
                 state = state.wrote(record("a"), "8", sent, now, 0.5)
             case "conflicted":

@@ -135,7 +135,7 @@ class Elector:
         if found is not None:
             record, version = record_of(found), found["metadata"]["resourceVersion"]
         now, chance = self._clock.elapsed(), self._randomness.uniform()
-        self._state = self._state.found(record, version, sent, now, chance)
+        self._state = self._state.observe(record, version, sent, now, chance)
         if not self._state.is_current:  # else the write that follows shows whether it can be used
             self._answered, self._complaint = now, ""
 

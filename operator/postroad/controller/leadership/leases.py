@@ -139,7 +139,7 @@ class Candidacy:
         version = self.observed.version if self.observed.record is not None else None
         return WriteLease(self._claimed(self.observed.record, timestamp), version)
 
-    def found(
+    def observe(
         self,
         record: LeaseRecord | None,
         version: str,
