@@ -76,7 +76,7 @@ async def test_the_first_configuration_is_created_and_the_next_changes_it() -> N
         "ConfigurationCreated",
         "ConfigurationChanged",
     ]
-    effective_from = second.state.at + MAX_READING_LEASE
+    effective_from = second.state.at + MAX_READ_LEASE
     assert effective_document(second.state, effective_from) == {
         "version": 2,
         "sliceWindow": "30m",

@@ -104,7 +104,7 @@ async def apply_parts(
     wanted: Sequence[WantedPart],
     found: Found,
     expected: Collection[ChildName],
-    answers: ApplyAnswers,
+    answers: ApplyResponses,
 ) -> list[AppliedPart]:
     """Apply the children, component by component, and delete those that are not wanted; of what all
     pods share, which is the first part, alone where that failed."""

@@ -33,8 +33,8 @@ from postroad.controller.mailqueue.workloads import (
     workloads_report,
 )
 from postroad.controller.pods.autoscalers import keeps_replicas
-from postroad.controller.pods.manifests import QUEUE, WORKER, Child, paced_children
 from postroad.controller.pods.delivery_files import read_of_workers
+from postroad.controller.pods.manifests import QUEUE, WORKER, Child, paced_children
 from postroad.controller.pods.pipeline_children import PIPELINE, pipeline_children
 from postroad.controller.pods.upgrades import Upgrades, is_rolling
 from postroad.controller.reads import Reads

@@ -26,7 +26,7 @@ from postroad.controller.status.conditions import Finding, bad, good, unknown
 from postroad.controller.status.status import CONFLICT, Report, Status
 from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.configuration.documents import effective_document
-from postroad.domain.configuration.rollout import MAX_READING_LEASE
+from postroad.domain.configuration.rollout import MAX_READ_LEASE
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ServerError
 from postroad.ports.blobs import OBJECTS_EXPIRE
@@ -165,7 +165,7 @@ class QueueServers:
             return bad(which, TOO_SLOW, error.explain(), retryable=True), {}
         fields: Status = {}
         if (state := settled.state) is not None:
-            document = effective_document(state, state.at + MAX_READING_LEASE)
+            document = effective_document(state, state.at + MAX_READ_LEASE)
             fields = {"configuration": document, "history": settled.entries()}
         refusals = [each for each in (settled.refusal, unfit_step) if each is not None]
         if refusals:
