@@ -12,7 +12,7 @@ TOOLS := helm kubeconform
 empty :=
 comma := ,
 
-.PHONY: help setup machine lock manifests check test test-cluster test-matrix test-peers test-machine test-kind unit demo demo-small bench chaos kills mutants clean
+.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-kind unit demo demo-small bench chaos kills mutants clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]*:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ lock: setup ## resolve the dependencies anew
 
 manifests: setup ## render manifests/ from the chart, copy the CRDs into it
 	cd tests && ../$(PY) -m support.chart
+
+api-reference: setup ## write docs/operator/api-reference.md from the CRDs
+	$(PY) -m support.api_reference
 
 check: setup ## format, lint, types, import contracts, dead code
 	@test ! -e operator/__init__.py || { echo "operator/__init__.py would shadow the standard library's operator: remove it"; exit 1; }

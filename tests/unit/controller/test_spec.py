@@ -21,7 +21,11 @@ from support.structural_schema import structural_schema
 
 ROOT = Path(__file__).parents[3]
 KINDS: dict[str, type[BaseModel]] = {"mailqueues": MailQueueSpec, "queueclusters": QueueClusterSpec}
-CHECKED_BY_THE_SERVER_ONLY = ("x-kubernetes-validations", "x-kubernetes-list-type")
+CHECKED_BY_THE_SERVER_ONLY = (
+    "x-kubernetes-validations",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+)
 
 
 def schema_of(plural: str) -> dict[str, Any]:
