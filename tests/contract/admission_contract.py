@@ -107,6 +107,34 @@ class AdmissionContract:
         with refused_by_name(case):
             assert await api.create(QUEUE_CLUSTER, queue_cluster(namespace, **case.spec))
 
+    async def test_the_replication_of_a_keyspace_cannot_be_changed(
+        self, api: Kubernetes, namespace: str
+    ) -> None:
+        cluster = await api.create(QUEUE_CLUSTER, queue_cluster(namespace))
+        change = {"spec": {"cassandra": {"replication": {"factor": 5}}}}
+
+        with pytest.raises(KubernetesRefused, match="use ALTER KEYSPACE at Cassandra"):
+            await api.patch(QUEUE_CLUSTER, namespace, cluster["metadata"]["name"], change)
+
+    async def test_a_template_keeps_what_a_pod_has_nulls_included(
+        self, api: Kubernetes, namespace: str
+    ) -> None:
+        security = {"runAsUser": None, "seccompProfile": {"type": "RuntimeDefault"}}
+        kept = {
+            "metadata": {"labels": {"team": "mail", "other": None}},
+            "spec": {
+                "securityContext": security,
+                "terminationGracePeriodSeconds": None,
+                "containers": [{"name": "worker", "resources": {"limits": {"cpu": 2}}}],
+            },
+        }
+        mistyped = {**kept, "spec": {**kept["spec"], "contaners": []}}
+        workers = {"handler": {"relay": {"host": "sink"}}, "template": mistyped}
+
+        queue = await api.create(MAIL_QUEUE, mail_queue(namespace, workers=workers))
+
+        assert queue["spec"]["workers"]["template"] == kept
+
     @pytest.mark.parametrize("name", ["with.dots", "x" * 53, "2fa-mails"])
     async def test_names_that_children_could_not_have_are_refused(
         self, api: Kubernetes, namespace: str, name: str

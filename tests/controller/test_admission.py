@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from contract.admission_contract import AdmissionContract
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import API_VERSION, MAIL_QUEUE
+from postroad.errors import KubernetesError
 from support.resources import mail_queue
 
 pytestmark = pytest.mark.needs("kubernetes")
@@ -26,6 +29,26 @@ async def test_kubectl_explain_has_a_text_for_the_view(api: ApiServer) -> None:
 
     assert "must divide the accepted one" in view_schema["properties"]["sliceWindow"]["description"]
     assert "only grow" in view_schema["properties"]["bucketCount"]["description"]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"spec": {"contaners": []}},
+        {"spec": {"nodeSelecter": {"disk": "fast"}}},
+        {"spec": {"replicas": 3}},
+        {"spec": {"containers": [{"name": "worker", "resource": {}}]}},
+        {"spec": {"containers": [{"name": "worker", "resources": {"limit": {}}}]}},
+    ],
+    ids=str,
+)
+async def test_a_template_with_a_field_that_no_pod_has_is_not_applied(
+    api: ApiServer, namespace: str, template: dict[str, Any]
+) -> None:
+    workers = {"handler": {"relay": {"host": "sink"}}, "template": template}
+
+    with pytest.raises(KubernetesError, match="not declared in schema"):
+        await api.apply(MAIL_QUEUE, mail_queue(namespace, workers=workers))
 
 
 async def test_workers_can_be_scaled_by_kubectl_and_autoscalers(

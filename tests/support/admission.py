@@ -129,6 +129,8 @@ def shaped(schema: Schema, value: Any, *, is_root: bool = False) -> Any:
 
 def violations(schema: Schema, value: Any, old: Any, path: str = "") -> Iterator[str]:
     """Yield what a value does not keep of its schema, then of its rules."""
+    if value is None and schema.get("nullable"):
+        return
     where = path.removeprefix(".") or "object"
     found = list(own_violations(schema, value))
     yield from (f"{where}: {each}" for each in found)

@@ -48,6 +48,8 @@ def _fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema, bool]]:
     for name, each in schema.get("properties", {}).items():
         place = f"{path}.{name}"
         yield place, each, name in schema.get("required", ())
+        if name == "template":
+            continue  # as in a Pod
         yield from _fields(each, place)
         if isinstance(each.get("items"), Mapping):
             yield from _fields(each["items"], f"{place}[]")

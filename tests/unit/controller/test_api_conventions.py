@@ -21,8 +21,9 @@ PLURALS = ("mailqueues", "queueclusters")
 REGISTERED = {each.value for each in Mechanism}
 """Values that a registry names; those of SASL mechanisms have hyphens."""
 
-SHAPELESS: set[str] = {"spec.workers.template", "spec.pipeline.template"}
-"""Parts of other APIs, which they check themselves."""
+TEMPLATES = ("spec.workers.template.", "spec.pipeline.template.")
+"""Partial PodTemplateSpecs: of a field that is an object of several levels, Kubernetes checks what
+is in it. Their names are those of a PodTemplateSpec."""
 
 TLS_FIELDS = {
     *("mode", "minVersion", "serverName", "honours"),
@@ -88,7 +89,9 @@ def named(each: Field) -> bool:
     is_camel = re.fullmatch("[a-z][a-z0-9]*([A-Z][a-z0-9]*)*(URL)?", each.name)
     has_unit = re.search("(Seconds?|Minutes|Hours|Days|Ms|Mb|Mib)$", each.name)
     is_negative = re.match("(is|has|no|not|disable)[A-Z]", each.name)
-    return each.name == "[]" or (bool(is_camel) and not has_unit and not is_negative)
+    if each.name == "[]" or each.path.startswith(TEMPLATES):
+        return True
+    return bool(is_camel) and not has_unit and not is_negative
 
 
 def address(each: Field) -> bool:
@@ -130,7 +133,7 @@ def reference(each: Field) -> bool:
 
 def shaped(each: Field) -> bool:
     free = each.schema.get("x-kubernetes-preserve-unknown-fields", False)
-    return not free or any(each.path.startswith(place) for place in SHAPELESS)
+    return not free or each.path.startswith(TEMPLATES)
 
 
 CONVENTIONS = (

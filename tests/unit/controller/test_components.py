@@ -10,7 +10,9 @@ from support.manual_loop import move, run
 from support.resources import intake, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
-MALFORMED: dict[str, Any] = {"spec": {"containers": ["worker"]}}
+MALFORMED: dict[str, Any] = {
+    "spec": {"containers": [{"name": "worker", "securityContext": {"capabilities": []}}]}
+}
 
 
 def concurrency(operator: RunningController) -> str:

@@ -14,32 +14,31 @@ AWAY = Checked(error=ViewUnavailable("the server did not answer in time"))
 
 
 @pytest.mark.parametrize(
-    ("factor", "rabbitmq", "cassandra", "status", "said"),
+    ("rabbitmq", "cassandra", "status", "said"),
     [
-        (3, Checked("3.13"), Checked("5.0"), "True", "survives"),
-        (1, Checked("3.13"), Checked("5.0"), "False", "replication factor 1 is below 3"),
-        (3, Checked("3.13"), Checked("5.0", limits=too_few_copies(2)), "False", "factor 2"),
-        (3, Checked("3.13", limits=too_few_nodes(1)), Checked("5.0"), "False", "1 node, fewer"),
-        (3, Checked("3.13", unknown=("its nodes",)), Checked("5.0"), "Unknown", "its nodes"),
-        (2, Checked("3.13", unknown=("its nodes",)), Checked("5.0"), "False", "factor 2"),
-        (3, Checked("3.13"), AWAY, "Unknown", "cassandra: no answer"),
-        (3, Checked("3.13", limits=too_few_nodes(2)), AWAY, "False", "2 nodes, fewer"),
+        (Checked("3.13"), Checked("5.0"), "True", "survives"),
+        (Checked("3.13"), Checked("5.0", limits=too_few_copies(1)), "False", "factor 1 is below 3"),
+        (Checked("3.13"), Checked("5.0", limits=too_few_copies(2)), "False", "factor 2"),
+        (Checked("3.13", limits=too_few_nodes(1)), Checked("5.0"), "False", "1 node, fewer"),
+        (Checked("3.13", unknown=("its nodes",)), Checked("5.0"), "Unknown", "its nodes"),
+        (
+            Checked("3.13", unknown=("its nodes",)),
+            Checked("5.0", limits=too_few_copies(2)),
+            "False",
+            "factor 2",
+        ),
+        (Checked("3.13"), AWAY, "Unknown", "cassandra: no answer"),
+        (Checked("3.13", limits=too_few_nodes(2)), AWAY, "False", "2 nodes, fewer"),
     ],
 )
 def test_what_is_known_decides(
-    factor: int, rabbitmq: Checked, cassandra: Checked, status: str, said: str
+    rabbitmq: Checked, cassandra: Checked, status: str, said: str
 ) -> None:
-    found = durability(factor, {"rabbitmq": rabbitmq, "cassandra": cassandra})
+    found = durability({"rabbitmq": rabbitmq, "cassandra": cassandra})
 
     assert found.truth == status
     assert said in found.message
     assert found.is_good
-
-
-def test_one_lack_is_in_the_message_once() -> None:
-    checked = {"cassandra": Checked("5.0", limits=too_few_copies(1))}
-
-    assert durability(1, checked).message.count("replication factor") == 1
 
 
 def test_three_are_enough() -> None:

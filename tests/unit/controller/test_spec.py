@@ -35,8 +35,16 @@ def schema_of(plural: str) -> dict[str, Any]:
     return found
 
 
+POD = schema_of("mailqueues")["properties"]["spec"]["properties"]["workers"]["properties"][
+    "template"
+]["properties"]
+"""The partial PodTemplateSpec, which the model does not repeat: the API server checks it."""
+
+
 def comparable(schema: Any) -> Any:
     if isinstance(schema, dict):
+        if "x-kubernetes-preserve-unknown-fields" in schema or schema.get("properties") == POD:
+            return {"type": "object", "description": " ".join(schema["description"].split())}
         return {
             key: " ".join(value.split()) if key == "description" else comparable(value)
             for key, value in schema.items()
@@ -58,7 +66,7 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
 def test_the_crd_has_the_fields_defaults_bounds_and_descriptions_of_the_model(plural: str) -> None:
     spec = comparable(schema_of(plural)["properties"]["spec"])
 
-    expected = structural_schema(KINDS[plural], spec["description"])
+    expected = comparable(structural_schema(KINDS[plural], spec["description"]))
 
     assert spec == expected
 

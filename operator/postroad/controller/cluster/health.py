@@ -38,7 +38,7 @@ from postroad.controller.status.status_writer import WARNING, Announcement, Stat
 from postroad.domain.values.instants import format_duration
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
-from postroad.ports.servers import SAFE_COPIES, Checked
+from postroad.ports.servers import Checked
 from postroad.ports.view import SchemaChanges
 
 STILL_USED = timedelta(seconds=10)
@@ -206,8 +206,7 @@ class ClusterHealth:
         }
         fields["versions"] = versions or None
         about_all = [] if counted.finding.is_good else [counted.finding]
-        factor = cluster.spec.cassandra.replication.factor
-        return Report([*findings.values(), durability(factor, checked), *about_all], fields)
+        return Report([*findings.values(), durability(checked), *about_all], fields)
 
     async def _made_tables(
         self, plan: KeyspacePlan, found: Object, reached: Finding
@@ -252,10 +251,10 @@ def server_finding(server: str, checked: Checked) -> Finding:
     return good(CONDITIONS[server], f"{server} {checked.version} answers", "Reachable")
 
 
-def durability(factor: int, checked: Mapping[str, Checked]) -> Finding:
+def durability(checked: Mapping[str, Checked]) -> Finding:
     """Return whether accepted mail survives the loss of one machine, as far as RabbitMQ and
-    Cassandra report it; object stores do not report their copies. The keyspace's replication counts
-    beside the spec's `factor`, which is applied only when the keyspace is created."""
+    Cassandra report it; object stores do not report their copies. The replication that the keyspace
+    has counts, not that of the spec, by which it was created."""
     lacks = [f"{server}: {word}" for server, each in checked.items() for word in each.limits]
     unknown = [f"{server}: {word}" for server, each in checked.items() for word in each.unknown]
     unknown += [
@@ -263,8 +262,6 @@ def durability(factor: int, checked: Mapping[str, Checked]) -> Finding:
         for server, each in checked.items()
         if each.error is not None and server != "s3"
     ]
-    if factor < SAFE_COPIES:
-        lacks.insert(0, f"cassandra: replication factor {factor} is below {SAFE_COPIES}")
     if lacks:
         return advice(condition.DURABLE, "LimitedDurability", "; ".join(dict.fromkeys(lacks)))
     if unknown:

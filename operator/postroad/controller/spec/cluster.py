@@ -121,7 +121,9 @@ class Cassandra(Model):
     Cannot be changed."""
 
     replication: Replication = Replication()
-    """Replication of the keyspace, applied when it is created."""
+    """Replication with which the keyspace is created when it is missing. Cannot be changed:
+    Cassandra changes it (ALTER KEYSPACE, then a full repair), and the condition Durable has what it
+    is."""
 
     row_lifetime: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(hours=336)
     """Lifetime of rows. It bounds how long Cassandra keeps finished rows on disk, not how long mail
