@@ -177,7 +177,7 @@ class Clusters:
             spec=spec,
             credentials=credentials,
             servers=self._connections.to(uid, spec, credentials),
-            has_tables="tables" in (found.get("status") or {}),
+            has_tables=spec.paused or "tables" in (found.get("status") or {}),
             away=self._away.get(uid, {}),
             adopted=adopted_by(found),
         )

@@ -33,7 +33,7 @@ from postroad.controller.status.conditions import (
     shortened,
     unknown,
 )
-from postroad.controller.status.status import CONFLICT, Report, Status, composed
+from postroad.controller.status.status import CONFLICT, Report, Status, composed, hash_of_spec
 from postroad.controller.status.status_writer import WARNING, Announcement, StatusWriter
 from postroad.domain.values.instants import format_duration
 from postroad.ports.clock import Clock
@@ -111,7 +111,7 @@ class ClusterHealth:
             report = Report([replace(unknown, condition=each) for each in CONDITIONS.values()])
         if not held.finding.is_good:
             report += Report([held.finding])
-        report += self._report_upgrade(found)
+        report += self._report_upgrade(found) + reported_pause(found)
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
         after = composed(before, report, generation, self._clock.now())
@@ -184,14 +184,14 @@ class ClusterHealth:
         checked = await self._clusters.check(cluster.uid, brief=False) or {}
         self.answers[cluster.uid] = answers_of(checked)
         findings = {server: server_finding(server, each) for server, each in checked.items()}
-        if findings["rabbitmq"].is_good:
+        if findings["rabbitmq"].is_good and not cluster.spec.paused:
             async with attempt(condition.BROKER_READY) as cleaned:
                 if cluster.spec.rabbitmq.users is not None:
                     await self._logins.delete_unused(cluster.holder, cluster.servers.queue_users())
                 cleaned.finding = findings["rabbitmq"]
             findings["rabbitmq"] = cleaned.finding
         reached = findings["cassandra"]
-        if reached.is_good:
+        if reached.is_good and not cluster.spec.paused:
             async with attempt(condition.VIEW_READY) as attempted:
                 attempted.finding, fields["tables"] = await self._made_tables(
                     cluster.keyspace, found, reached
@@ -227,6 +227,19 @@ class ClusterHealth:
             return bad(condition.VIEW_READY, "TablesWereGone", lost, retryable=True), now
         message = f"{reached.message}; its tables exist in {plan.cassandra.keyspace}"
         return good(condition.VIEW_READY, message), now
+
+
+def reported_pause(found: Object) -> Report:
+    """Return the report about a pause. Ready is Unknown where the spec has changed since."""
+    spec, known = hash_of_spec(found["spec"]), (found.get("status") or {}).get("specHash")
+    if not found["spec"].get("paused"):
+        return Report(fields={"specHash": spec})
+    message = "spec.paused is true: no tables, users and pods are changed until it is false"
+    findings = [Finding(condition.PAUSED, Truth.TRUE, condition.PAUSED_BY_USER, message)]
+    if known != spec:
+        message = f"{message}; until then no change of the spec is carried out"
+        findings.append(unknown(condition.READY, condition.PAUSED_BY_USER, message))
+    return Report(findings)
 
 
 def left_in_use(deleted: Object, users: Collection[User]) -> list[Announcement]:

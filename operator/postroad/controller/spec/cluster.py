@@ -246,9 +246,17 @@ class QueueClusterSpec(Model):
     """Pace at which the pods of the cluster's MailQueues are replaced when a newer operator wants
     others."""
 
+    paused: bool = False
+    """true: the operator changes no tables and deletes no users, and no upgrade goes on, until it
+    is false again. It still checks the servers, and reconciles the MailQueues; these have a field
+    of their own."""
+
 
 def pace_of(cluster: Mapping[str, Any]) -> UpgradePace:
-    """Return the pace of a QueueCluster's upgrades: the default where its spec is invalid."""
+    """Return the pace of a QueueCluster's upgrades: the default where its spec is invalid, none
+    while it is paused."""
+    if cluster["spec"].get("paused"):
+        return UpgradePace(at_once=0)
     try:
         return UpgradePace.model_validate(cluster["spec"].get("upgrades") or {})
     except ValidationError:

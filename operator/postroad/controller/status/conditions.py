@@ -99,7 +99,7 @@ def conclude(findings: Sequence[Finding]) -> list[Finding]:
     shown = stuck or [each for each in errors if each.truth is Truth.FALSE] or errors
     message = "; ".join(dict.fromkeys(each.message for each in shown))
     reason = shown[0].reason
-    truth = Truth.UNKNOWN if reason == PENDING else Truth.FALSE
+    truth = Truth.UNKNOWN if reason in (PENDING, PAUSED_BY_USER) else Truth.FALSE
     return [
         Finding(READY, truth, reason, message),
         *parts,
