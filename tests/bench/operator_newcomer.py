@@ -145,7 +145,7 @@ async def _rolled(site: Site, operator: MeasuredOperator, watch: ReadyWatch) -> 
     found: Object = await site.api.get(QUEUE_CLUSTER, site.namespace, "main") or {}
     uri = found["spec"]["rabbitmq"]["url"]
     assert uri.endswith("%2F"), uri
-    spec = {"rabbitmq": {"uri": f"{uri.removesuffix('%2F')}%2f"}}
+    spec = {"rabbitmq": {"url": f"{uri.removesuffix('%2F')}%2f"}}
     await site.api.patch(QUEUE_CLUSTER, site.namespace, "main", {"spec": spec})
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not await changed():

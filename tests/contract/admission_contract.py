@@ -120,7 +120,7 @@ class AdmissionContract:
         self, api: Kubernetes, namespace: str
     ) -> None:
         security = {"runAsUser": None, "seccompProfile": {"type": "RuntimeDefault"}}
-        kept = {
+        kept: dict[str, Any] = {
             "metadata": {"labels": {"team": "mail", "other": None}},
             "spec": {
                 "securityContext": security,

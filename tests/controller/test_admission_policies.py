@@ -195,7 +195,11 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
         ({"pipeline": {"image": "another"}}, "an image of this MailQueue"),
         ({"delivery": {"routing": {"resolver": {"servers": ["192.0.2.1"]}}}}, "a name server of"),
         (
-            {"delivery": {"routing": {"rules": [hop(tls="required", login={"folder": "/x"})]}}},
+            {
+                "delivery": {
+                    "routing": {"rules": [hop(tls={"mode": "Required"}, login={"folder": "/x"})]}
+                }
+            },
             "no files of the pod",
         ),
         (
@@ -217,7 +221,7 @@ async def test_a_spec_takes_no_rights_of_others_and_leads_nothing_elsewhere(
 async def test_what_is_listed_or_in_a_secret_is_let_in(api: ApiServer, namespace: str) -> None:
     login, key = {"secretRef": {"name": "x"}}, {"name": "x", "key": "private"}
     delivery = {
-        "routing": {"rules": [hop(tls="required", login=login)]},
+        "routing": {"rules": [hop(tls={"mode": "Required"}, login=login)]},
         "signing": [signing(secretRef=key)],
     }
 

@@ -17,8 +17,10 @@ from postroad.bootstrap.cluster import connect
 from postroad.controller.credentials import Connections, read_credentials
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.domain.values.api_names import api_name
 from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Checked
+from postroad.tls import Encryption
 from support import resources
 from support.memory.kubernetes.client import MemoryKubernetes
 from support.memory.kubernetes.world import KubernetesWorld
@@ -38,11 +40,11 @@ def without_login(address: str) -> str:
 def declared(variables: Mapping[str, str]) -> Object:
     """Return a QueueCluster with the servers of the variables."""
     trusted = {"tls": {"caRef": {"name": "authorities"}}} if ENCRYPTED else {}
-    mode = variables.get("POSTROAD_CASSANDRA_TLS", "disabled")
+    mode = api_name(Encryption(variables.get("POSTROAD_CASSANDRA_TLS", "disabled")))
     return resources.queue_cluster(
         NAMESPACE,
         rabbitmq={
-            "uri": without_login(variables["POSTROAD_RABBITMQ_URI"]),
+            "url": without_login(variables["POSTROAD_RABBITMQ_URI"]),
             "managementURL": without_login(variables["POSTROAD_RABBITMQ_MANAGEMENT_URL"]),
             "secretRef": {"name": "rabbitmq"},
         }

@@ -27,7 +27,7 @@ def named_cluster(
         namespace,
         name,
         rabbitmq={
-            "uri": _without_login(variables["POSTROAD_RABBITMQ_URI"]),
+            "url": _without_login(variables["POSTROAD_RABBITMQ_URI"]),
             "managementURL": _without_login(variables["POSTROAD_RABBITMQ_MANAGEMENT_URL"]),
             "secretRef": references["rabbitmq"],
         },
