@@ -17,7 +17,6 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from postroad.cli import main
-from postroad.cli.pipeline import archiving
 from postroad.cli.pipeline import spark as pipeline_spark
 from postroad.pipeline.java import jars
 from postroad.pipeline.java.key_stores import KeyStores
@@ -82,8 +81,7 @@ def run_job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> RunJob:
         finally:
             sessions.setDefaultSession(spark._jsparkSession)
 
-    for module in (archiving, pipeline_spark):
-        monkeypatch.setattr(module, "spark_session", session)
+    monkeypatch.setattr(pipeline_spark, "spark_session", session)
     monkeypatch.setenv("POSTROAD_PIPELINE_ADDRESSES", "plain")
 
     async def run(*arguments: str) -> Result:
