@@ -58,6 +58,9 @@ def test_the_finalizer_follows_the_deletion_policy_and_the_pause() -> None:
     run(scene())
 
 
+PLACES = ("MailQueue", NAMESPACE, "outgoing"), ("QueueCluster", NAMESPACE, "main")
+
+
 def test_both_finalizers_are_there_before_anything_is_made() -> None:
     """The reconcile of the MailQueue sets both."""
 
@@ -67,7 +70,9 @@ def test_both_finalizers_are_there_before_anything_is_made() -> None:
             await operator.create(each)
         await operator.create(mail_queue(NAMESPACE, deletionPolicy="Delete"))
         operator.fill_indexes()
-        await operator.controller.reconcile(Key("MailQueue", NAMESPACE, "outgoing"))
+        queue, cluster = (Key(*each) for each in PLACES)
+        for key in (queue, cluster, queue):
+            await operator.controller.reconcile(key)
         await operator.controller.close()
 
         patched = [each.split()[1] for each in operator.calls if each.startswith("patch")]

@@ -113,6 +113,8 @@ class Clusters:
         self._credentials: dict[str, tuple[int, ClusterCredentials]] = {}
         self._specs: dict[str, tuple[object, QueueClusterSpec]] = {}
         self._away: dict[str, Mapping[str, Finding]] = {}
+        self._with_tables: set[str] = set()
+        """Uids; a CRD without the field of the status would show none."""
         self.facts = KnownFacts()
         self.claims = Claims(certain or api, self.users, absences)
         self._schema = SchemaLocks()
@@ -177,7 +179,7 @@ class Clusters:
             spec=spec,
             credentials=credentials,
             servers=self._connections.to(uid, spec, credentials),
-            has_tables=spec.paused or "tables" in (found.get("status") or {}),
+            has_tables=spec.paused or self.has_tables(found),
             away=self._away.get(uid, {}),
             adopted=adopted_by(found),
         )
@@ -237,7 +239,14 @@ class Clusters:
         have altered or dropped tables. Raises: ConfigurationRefused, ResourceConflict, ViewError.
         """
         place = place_of(plan.cassandra)
-        return await self._schema.alone(place, lambda: self._make_tables(plan))
+        made = await self._schema.alone(place, lambda: self._make_tables(plan))
+        self._with_tables.add(plan.holder.uid)
+        return made
+
+    def has_tables(self, found: Object) -> bool:
+        """True if a reconcile of a QueueCluster has made its tables, and keeps them as declared."""
+        reported = "tables" in (found.get("status") or {})
+        return reported or found["metadata"]["uid"] in self._with_tables
 
     async def finish(self) -> None:
         """Return when no change of tables is under way."""
@@ -271,6 +280,7 @@ class Clusters:
     def forget(self, uid: str) -> None:
         """Close the connections to a cluster that is gone. Idempotent."""
         self.claims.forget(uid)
+        self._with_tables.discard(uid)
         self._credentials.pop(uid, None)
         self._specs.pop(uid, None)
         self._away.pop(uid, None)

@@ -65,6 +65,11 @@ class QueueServers:
         """Create what the queue needs on each server; report each condition. A failure of one
         server stops none of the others; a conflict over one stops all, because pods would use its
         objects. Raises: KubernetesConflict, KubernetesUnavailable."""
+        if not plan.view.keyspace.has_tables:
+            message = "the reconcile of the QueueCluster has not made its tables yet"
+            types = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
+            pending = Report([unknown(each, condition.PENDING, message) for each in types])
+            return Prepared(pending, plan.broker.begun)
         away, view_away = plan.broker.away, plan.view.keyspace.away
         claimed, _ = await _ask(condition.BROKER_READY, away, self._claim(plan.broker), None)
         if claimed.reason == CONFLICT:
@@ -131,10 +136,7 @@ class QueueServers:
         return good(condition.BLOBS_READY, message, *limits[:1]), None
 
     async def _make_tables(self, plan: ViewPlan) -> tuple[Finding, bool]:
-        """Wait for the tables; return also whether they have rows of the queue."""
-        if not plan.keyspace.has_tables:
-            message = "the reconcile of the QueueCluster has not made the tables yet"
-            return unknown(condition.VIEW_READY, condition.PENDING, message), False
+        """Reach the tables; return also whether they have rows of the queue."""
         limits = await plan.place.view().limits()
         message = f"tables exist in {plan.keyspace.cassandra.keyspace}"
         return good(condition.VIEW_READY, message), limits.browse_start is not None
@@ -185,8 +187,6 @@ def _not_taken(conflict: Finding, changes: Report) -> Prepared:
 
 
 def _not_asked(plan: ViewPlan, why: Finding) -> Finding:
-    if why.reason == condition.PENDING:
-        return replace(why, condition=condition.CONFIGURATION_ACCEPTED)
     version = (plan.status.get("configuration") or {}).get("version")
     holds = f"version {version} still holds" if version else "none holds yet"
     message = f"the history in Cassandra cannot be read, {holds}: {why.message}"

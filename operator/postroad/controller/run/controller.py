@@ -333,9 +333,10 @@ class Controller:
             if not await self._health.notices_a_change(found):
                 return self._intervals.servers * self._jitter()
             await self._learn_facts(found)  # a full check of a server that is away takes its time
-        status = await self._health.reconcile(found)
+        had_tables = self._clusters.has_tables(found)
+        await self._health.reconcile(found)
         await self._learn_facts(found)
-        if "tables" in status and "tables" not in (found.get("status") or {}):
+        if self._clusters.has_tables(found) and not had_tables:
             for user in users:  # which found none, and would come again in seconds
                 self._work.add(user.key, Urgency.ROUTINE)
         self._checked[uid] = now
