@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,7 +180,7 @@ async def test_two_mails_of_one_spool_file_are_reported_and_told_apart(root: Pat
     (slot,) = (each["slot"] for each in dump_directory(root) if each.get("name") == "newest")
 
     def of_another(payload: bytes) -> bytes:
-        return encode_envelope(replace(decode_envelope(payload), slot=slot))
+        return encode_envelope(decode_envelope(payload)._replace(slot=slot))
 
     rewrite_record(root, envelope_of("waits"), of_another)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from contract.queue_harness import plain_mail
@@ -13,7 +11,7 @@ from postroad.embedded.offline_tools.log_salvage import MailHistory
 
 MAIL_ID = bytes(15) + b"m"
 LAST = EnvelopeRecord(MAIL_ID, bytes(16), 7, 3, plain_mail().envelope, (5,), 1, 1, 5)
-FAILED_EARLIER = replace(LAST, failures={9: ("c@example.net", "550 no")})
+FAILED_EARLIER = LAST._replace(failures={9: ("c@example.net", "550 no")})
 
 
 def delivery(kind: DeliveryKind, entry_number: int = 3, number: int = 5) -> DeliveryRecord:
@@ -35,7 +33,7 @@ DELIVERED = delivery(DeliveryKind.DELIVERED)
         (MailHistory(LAST, deliveries=[delivery(DeliveryKind.DELIVERED, 2)]), False),
         (MailHistory(LAST, deliveries=[delivery(DeliveryKind.DELIVERED, 3, 6)]), False),
         (MailHistory(LAST, deliveries=[delivery(DeliveryKind.FAILED)]), False),
-        (MailHistory(replace(LAST, dead=True), deliveries=[DELIVERED]), False),
+        (MailHistory(LAST._replace(dead=True), deliveries=[DELIVERED]), False),
         (MailHistory(FAILED_EARLIER, deliveries=[DELIVERED]), False),
     ],
 )
@@ -49,9 +47,9 @@ def test_a_mail_is_over_when_the_records_prove_it(history: MailHistory, is_over:
         (None, (0, True), True),
         (LAST, (3, True), True),
         (LAST, (2, True), False),
-        (replace(LAST, held=True), (2, False), True),
-        (replace(LAST, held=True), (3, False), False),
-        (replace(LAST, held=True), (4, False), False),
+        (LAST._replace(held=True), (2, False), True),
+        (LAST._replace(held=True), (3, False), False),
+        (LAST._replace(held=True), (4, False), False),
     ],
 )
 def test_the_later_record_decides_whether_a_mail_is_held(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -39,9 +38,8 @@ from postroad.embedded.offline_tools.log_salvage import MailHistory
 from postroad.embedded.store.recovery import Replay, Work, resumed
 from postroad.errors import StoreDamaged
 
-WAITING = replace(
-    EnvelopeRecord(bytes(15) + b"m", bytes(16), 7, 0, plain_mail().envelope, (0,), 1, 1, 5),
-    numbers=(3,),
+WAITING = EnvelopeRecord(
+    *(bytes(15) + b"m", bytes(16), 7, 0, plain_mail().envelope, (3,), 1, 1, 5),
     failures={1: ("c@example.net", "550 no")},
 )
 PAYLOAD = encode(WAITING)[1]
@@ -136,11 +134,11 @@ def test_of_a_reply_512_octets_are_kept_in_whole_characters(text: str, kept: str
 def test_a_mail_that_was_in_flight_is_held_as_its_last_record_has_it(
     was: bool, change: bool | None, held: bool
 ) -> None:
-    record = replace(WAITING, held=was, due_us=7, entry_number=4)
+    record = WAITING._replace(held=was, due_us=7, entry_number=4)
 
     found = resumed(record, Work(5, 60, 1234, held=change))
 
-    assert found == replace(record, held=held, due_us=0, entry_number=6, predecessor=(60, 1234))
+    assert found == record._replace(held=held, due_us=0, entry_number=6, predecessor=(60, 1234))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +160,7 @@ def test_outcomes_of_a_mail_that_was_in_flight_are_kept(
 
 
 def test_a_mail_that_was_delivered_while_in_flight_is_over() -> None:
-    assert resumed(replace(WAITING, failures={}), Work(0, 0, 1234, {3})) is None
+    assert resumed(WAITING._replace(failures={}), Work(0, 0, 1234, {3})) is None
 
 
 def test_an_envelope_comes_back() -> None:

@@ -69,11 +69,11 @@ async def test_a_stored_mail_is_queued_under_an_id_of_the_owner(queue: OwnedQueu
     "wrong",
     [
         waiting(8),
-        replace(waiting(7), entry_number=1),
-        replace(waiting(7), held=True),
-        replace(waiting(7), dead=True),
-        replace(waiting(7), due_us=1),
-        replace(waiting(7), predecessor=(0, 1)),
+        waiting(7)._replace(entry_number=1),
+        waiting(7)._replace(held=True),
+        waiting(7)._replace(dead=True),
+        waiting(7)._replace(due_us=1),
+        waiting(7)._replace(predecessor=(0, 1)),
     ],
     ids=["a slot that was not leased", "a later entry", "held", "dead", "delayed", "a replacement"],
 )
@@ -134,7 +134,7 @@ async def test_what_cannot_be_understood_comes_into_no_log(
 
 async def test_an_envelope_that_no_record_may_hold_is_refused(queue: OwnedQueue) -> None:
     mail = replace(plain_mail().envelope, attributes={"x": "y" * (5 << 20)})
-    payload = encode(replace(waiting(7), envelope=mail))[1]
+    payload = encode(waiting(7)._replace(envelope=mail))[1]
 
     with pytest.raises(InvalidInput, match="too large"):
         queue.accept_stored(payload, {7})

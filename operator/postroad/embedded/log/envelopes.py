@@ -6,8 +6,8 @@ Source: FORMAT.md 4 and 6; LQ-2; SP-14; SP-20; AMB-7.
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from struct import Struct
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from postroad.domain.mail.envelope_documents import envelope_of, envelope_value
@@ -83,6 +83,9 @@ NO_RECORD = (struct.error, *UNDECODED)
 """Errors of decoding, where the checksum is right: another program wrote these bytes."""
 
 
+_NO_FAILURES: Mapping[int, tuple[str, str]] = MappingProxyType({})
+
+
 class EnvelopeHead(NamedTuple):
     """The fixed part of an ENVELOPE: all that the index needs, decoded without the JSON."""
 
@@ -110,8 +113,7 @@ class EnvelopeHead(NamedTuple):
         return bool(self.flags & 2)
 
 
-@dataclass(frozen=True, slots=True)
-class EnvelopeRecord:
+class EnvelopeRecord(NamedTuple):
     """An ENVELOPE: a mail that waits. `numbers` are the recipients' places in the original list;
     `failures` maps the number of a failed recipient to (address, text)."""
 
@@ -131,7 +133,7 @@ class EnvelopeRecord:
     predecessor: tuple[Lane, int] = (0, NOWHERE)
     error: str | None = None
     reason: str | None = None
-    failures: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    failures: Mapping[int, tuple[str, str]] = _NO_FAILURES
     unreadable: bytes | None = None
     """The JSON of a record that is set aside: it is written again as it is."""
 

@@ -7,7 +7,6 @@ be a mail moves to quarantine, so that no later mail overwrites it.
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
@@ -157,8 +156,7 @@ def _record_of(
     )
     addresses = dict(enumerate(whole.recipients))
     failed = {n: (addresses[n], text) for n, text in history.failures.items() if n in addresses}
-    record = replace(
-        record,
+    record = record._replace(
         slot=slot,
         entry_number=record.entry_number + 1,
         predecessor=(NEW, 0),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -182,7 +182,7 @@ def flush(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry
     )
     if not is_delayed:
         return None
-    return engine.replace_entry(entry, engine.new_entry(replace(record, due_us=0)))
+    return engine.replace_entry(entry, engine.new_entry(record._replace(due_us=0)))
 
 
 def hold(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry | Written | None:
@@ -191,7 +191,7 @@ def hold(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry 
         return None
     if entry in engine.working:
         return leases.set_held(engine, entry, record, held=True)
-    return engine.replace_entry(entry, engine.new_entry(replace(record, held=True)))
+    return engine.replace_entry(entry, engine.new_entry(record._replace(held=True)))
 
 
 def release(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry | Written | None:
@@ -200,7 +200,7 @@ def release(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEnt
         return leases.set_held(engine, entry, record, held=False)
     if entry.segment.lane != HELD:
         return None
-    return engine.replace_entry(entry, engine.new_entry(replace(record, held=False)))
+    return engine.replace_entry(entry, engine.new_entry(record._replace(held=False)))
 
 
 def expire(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry | None:
@@ -214,7 +214,7 @@ def expire(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntr
 
 def requeue(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry:
     """Give a dead letter a new entry; its failures are forgotten."""
-    again = replace(record, dead=False, reason=None, failures={}, due_us=0)
+    again = record._replace(dead=False, reason=None, failures={}, due_us=0)
     return engine.replace_entry(entry, engine.new_entry(again))
 
 

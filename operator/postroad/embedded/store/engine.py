@@ -7,7 +7,6 @@ Source: LQ-3, LQ-6..10, LQ-28, LQ-29.
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import timedelta
 
 from postroad.domain.values.identifiers import Identifiers
@@ -236,7 +235,7 @@ class Engine:
         """Append an ENVELOPE to the lane it belongs to. `json`: as for `encode_envelope`. That of a
         dead letter has the moment of its death in place of when it is due."""
         if record.dead and not record.due_us:
-            record = replace(record, due_us=self.now_us())
+            record = record._replace(due_us=self.now_us())
         lane = self.lane(self.lane_for(record))
         return lane.append(ENVELOPE, encode_envelope(record, json))
 
@@ -273,15 +272,14 @@ class Engine:
     def successor(self, record: EnvelopeRecord, of: LiveEntry) -> EnvelopeRecord:
         """Return `record` as the replacement of an entry: the next entry number, and the link
         back."""
-        return replace(
-            record,
+        return record._replace(
             entry_number=record.entry_number + 1,
             predecessor=(of.segment.lane, of.position),
         )
 
     def new_entry(self, record: EnvelopeRecord) -> EnvelopeRecord:
         """Return `record` under a new enqueue id, enqueued now."""
-        return replace(record, enqueue_id=self.identifiers.new().bytes, enqueued_us=self.now_us())
+        return record._replace(enqueue_id=self.identifiers.new().bytes, enqueued_us=self.now_us())
 
     def remove_entry(self, entry: LiveEntry) -> None:
         """Drop an entry from memory. The caller has appended the record that ends it."""

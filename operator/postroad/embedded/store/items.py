@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from functools import lru_cache
@@ -232,8 +231,7 @@ class SpoolItem(LeasedMail):
             if self._is_over:  # removed during the wait: an ENVELOPE would bring it back
                 return
         # Made behind the wait: a hold during it would be lost.
-        again = replace(
-            with_recipients(record, kept),
+        again = with_recipients(record, kept)._replace(
             attempt=attempt,
             due_us=engine.due_after(delay),
             error=None if error is None else cut(error).decode(),
@@ -244,7 +242,7 @@ class SpoolItem(LeasedMail):
 
     async def _reject(self, reason: str) -> None:
         engine = self._engine
-        record = replace(self._record, failures=self._failures)
+        record = self._record._replace(failures=self._failures)
         dead_letter = as_dead_letter(record, self._left, reason)
         if dead_letter is None:
             await self._finish()

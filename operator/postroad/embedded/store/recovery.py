@@ -276,8 +276,7 @@ def resumed(record: EnvelopeRecord, work: Work) -> EnvelopeRecord | None:
         {n: (addresses[n], text) for n, text in work.failures.items() if n in addresses}
     )
     left = {number: to for number, to in addresses.items() if number not in work.finished}
-    again = replace(
-        record,
+    again = record._replace(
         entry_number=work.entry_number + 1,
         due_us=0,
         held=record.held if work.held is None else work.held,
@@ -290,7 +289,7 @@ def resumed(record: EnvelopeRecord, work: Work) -> EnvelopeRecord | None:
 def with_recipients(record: EnvelopeRecord, left: Mapping[int, str]) -> EnvelopeRecord:
     """Return `record` for these recipients, by number."""
     envelope = replace(record.envelope, recipients=tuple(left.values()))
-    return replace(record, envelope=envelope, numbers=tuple(left))
+    return record._replace(envelope=envelope, numbers=tuple(left))
 
 
 def as_dead_letter(
@@ -301,5 +300,5 @@ def as_dead_letter(
     recipients = dict(sorted({**left, **failed}.items()))
     if not recipients:
         return None
-    dead = replace(record, dead=True, held=False, due_us=0, reason=reason)
+    dead = record._replace(dead=True, held=False, due_us=0, reason=reason)
     return with_recipients(dead, recipients)
