@@ -63,11 +63,11 @@ class HopCounter:
         """Count in the next octets of the mail; those after the header are skipped."""
         if self._is_over or not chunk:
             return
-        data = self._tail + chunk
-        end = data.find(b"\n\r\n")
-        self._is_over = end >= 0
-        if self._is_over:
-            data = data[: end + 1]
+        end = chunk.find(b"\n\r\n") + 1  # alone: a sum with the whole chunk copies it
+        data = self._tail + (chunk[:end] if end else chunk)
+        if early := data.find(b"\n\r\n") + 1:
+            data = data[:early]
+        self._is_over = bool(end or early)
         self.hops += data.lower().count(_FIELD)
         self._tail = data[1 - len(_FIELD) :]  # one octet longer, and a field would count twice
 

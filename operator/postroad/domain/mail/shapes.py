@@ -217,11 +217,14 @@ class Scanner:
         before = self._before
         if self._size >= MAX_HEADER:
             return len(data)
-        seen = before + data[: MAX_HEADER - self._size]
-        found = _BLANK_LINE.search(seen)
-        if found is None:
-            self._before = seen[-3:]
+        end = MAX_HEADER - self._size
+        seen = before + data[: min(2, end)]  # alone: a sum with the whole chunk copies it
+        if (found := _BLANK_LINE.search(seen)) is not None:
+            header = found.end() - len(before)
+        elif (found := _BLANK_LINE.search(data, 0, end)) is not None:
+            header = found.end()
+        else:
+            self._before = (before + data[-3:])[-3:]
             return len(data)
-        header = found.end() - len(before)
         self._header_size = self._size + header
         return header
