@@ -228,6 +228,18 @@ def test_outcomes_come_back(outcomes: AttemptOutcomes | None) -> None:
     assert documents.outcomes_of(value) == outcomes
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1e-07, 12345678.9])
+@pytest.mark.parametrize("counts", [(), (COUNT,)])
+def test_outcomes_as_json_are_their_value_and_when_the_entry_ends(
+    counts: tuple[OutcomeCount, ...], seconds: float
+) -> None:
+    outcomes = AttemptOutcomes(counts, seconds)
+
+    value = json.loads(documents.outcomes_json(outcomes, 7))
+
+    assert value == json.loads(to_json(documents.outcomes_value(outcomes))) | {"at": 7}
+
+
 def test_outcomes_of_a_later_release_are_read_as_far_as_they_are_known() -> None:
     later = [*COUNTED[:4], "class of a later release", *COUNTED[5:], "more"]
 

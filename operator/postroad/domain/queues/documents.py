@@ -7,10 +7,11 @@ text (`browse --json`). Source: ADR 0030.
 Views of an engine's mails: one that waits, one that is leased, and how many there are.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.selection import Selector
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.values import instants
+from postroad.domain.values.text import to_json
 from postroad.errors import PostroadError
 
 
@@ -193,11 +195,25 @@ def outcomes_value(outcomes: AttemptOutcomes | None) -> dict[str, Any] | None:
     """Return what is kept of an attempt: seconds, and counts as lists in the order of fields."""
     if outcomes is None:
         return None
-    counts = [
+    return {"seconds": outcomes.seconds, "counts": _counts_value(outcomes.counts)}
+
+
+def _counts_value(counts: Iterable[OutcomeCount]) -> list[list[Any]]:
+    return [
         [each.domain, each.site, each.kind, each.code, each.reason, each.words, each.count]
-        for each in outcomes.counts
+        for each in counts
     ]
-    return {"seconds": outcomes.seconds, "counts": counts}
+
+
+@lru_cache(maxsize=1024)  # most mails are delivered, to few domains
+def _counts_json(counts: tuple[OutcomeCount, ...]) -> str:
+    return to_json(_counts_value(counts)).decode()
+
+
+def outcomes_json(outcomes: AttemptOutcomes, at_us: int) -> bytes:
+    """Return `outcomes_value` as JSON, with when the entry ends."""
+    counts = _counts_json(outcomes.counts)
+    return f'{{"seconds":{outcomes.seconds!r},"counts":{counts},"at":{at_us}}}'.encode()
 
 
 def outcomes_of(value: Any) -> AttemptOutcomes | None:

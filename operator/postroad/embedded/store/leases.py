@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.queues.documents import outcomes_value
+from postroad.domain.queues.documents import outcomes_json
 from postroad.domain.values.text import to_json
 from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.lanes import Written
@@ -107,7 +107,8 @@ async def deliver(engine: Engine, record: EnvelopeRecord, by_outcome: Recipients
 def keep(engine: Engine, record: EnvelopeRecord, outcomes: AttemptOutcomes | None) -> None:
     """Append when an entry ends, which is about to, and what is kept of the attempt. Not durable.
     Raises: QueueClosed, StoreFailed."""
-    document = to_json({**(outcomes_value(outcomes) or {}), "at": engine.now_us()})
+    now = engine.now_us()
+    document = to_json({"at": now}) if outcomes is None else outcomes_json(outcomes, now)
     engine.append(NEW, OutcomesRecord(record.mail_id, record.entry_number, document))
 
 

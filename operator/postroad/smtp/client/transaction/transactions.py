@@ -17,6 +17,7 @@ from postroad.domain.mail.dot_stuffing import Stuffer
 from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, Responder
 from postroad.domain.smtp.next_hops import Protocol
 from postroad.domain.smtp.replies import Reply
+from postroad.domain.values.instants import duration
 from postroad.ports.delivery import BeforeEnd
 from postroad.smtp.client.client import (
     Exchange,
@@ -250,7 +251,7 @@ class ClientTransaction(MailReplies):
     def time_left(self) -> timedelta:
         """Time that the next hop may still take to answer the end of the mail."""
         passed = self._exchange.wire.now() - self._ended_at
-        return self._timeouts.data_end - timedelta(seconds=passed)
+        return self._timeouts.data_end - duration(round(passed * 1_000_000))
 
     def interrupted(self, error: WireError) -> None:
         """Note an error that `run` or `conclude` did not turn into outcomes: refused recipients
