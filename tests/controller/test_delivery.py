@@ -61,11 +61,11 @@ async def test_the_file_of_workers_follows_and_their_pods_stay(
     routing = read_delivery(tmp_path / "delivery.yaml").routing
     assert routing
     assert [each.name for each in routing.rules] == ["mailboxes", "partner"]
-    assert "opportunistic" not in text
+    assert "Opportunistic" not in text
     change = {"routing": {"rules": [{"name": "all", "mx": {"tls": {"mode": "Encrypted"}}}]}}
     patch = {"spec": {"delivery": change}}
     await operator.api.patch(MAIL_QUEUE, operator.namespace, "outgoing", patch)
-    while "encrypted" not in str(await child(operator, CONFIG_MAP, "outgoing-delivery")):
+    while "Encrypted" not in str(await child(operator, CONFIG_MAP, "outgoing-delivery")):
         await asyncio.sleep(0.1)
     await operator.until_ready()
 
