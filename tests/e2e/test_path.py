@@ -117,6 +117,6 @@ def test_a_queue_shows_itself_in_columns(sandbox: Sandbox) -> None:
     header, row = sandbox.kubectl("get", "mq", "-n", sandbox.namespace).splitlines()
 
     assert header.split() == (
-        ["NAME", "READY", "SIZE", "DELAYED", "DEAD", "WORKERS", "SLICE", "BUCKETS", "AGE"]
+        ["NAME", "READY", "WORKERS", "DESIRED", "SIZE", "DEAD", "REASON", "AGE"]
     )
-    assert row.split()[:-1] == ["outgoing", "True", "0", "0", "0", "1", "1h", "3"]
+    assert row.split()[:-1] == ["outgoing", "True", "1", "1", "0", "0", "AsDeclared"]
