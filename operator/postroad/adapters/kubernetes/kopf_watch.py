@@ -22,6 +22,7 @@ from kopf._cogs.structs.references import NamespaceName, Resource
 
 from postroad.adapters.kubernetes.api_requests import MAX_ANSWER, MAX_PAGES
 from postroad.errors import KubernetesUnavailable
+from postroad.http_responses import ResponseTooLarge, read_body
 from postroad.ports.kubernetes import COMPLETE, LISTED, Kind, WatchEvent
 from postroad.telemetry import logs
 
@@ -140,23 +141,19 @@ class _BoundedContent:
         return getattr(self._content, name)
 
     async def read(self) -> bytes:
-        octets = bytearray()
-        async for chunk in self._content.iter_any():
-            octets += chunk
-            self._require(len(octets), MAX_LIST)
-        return bytes(octets)
+        try:
+            return await read_body(self._response, MAX_LIST)
+        except ResponseTooLarge as error:  # as a client's error Kopf would ask again at once
+            raise KubernetesUnavailable(str(error)) from error
 
     async def iter_chunked(self, size: int) -> AsyncGenerator[bytes, None]:
         line = 0
         async for chunk in self._content.iter_chunked(size):
             line = line + len(chunk) if b"\n" not in chunk else len(chunk.rpartition(b"\n")[2])
-            self._require(line, MAX_ANSWER)
+            if line > MAX_ANSWER:
+                self._response.close()
+                raise KubernetesUnavailable(f"a line has more than {MAX_ANSWER} octets")
             yield chunk
-
-    def _require(self, octets: int, most: int) -> None:
-        if octets > most:
-            self._response.close()
-            raise KubernetesUnavailable(f"the answer has more than {most} octets")
 
 
 def _event(raw: object) -> WatchEvent | None:
