@@ -1,4 +1,4 @@
-"""MetricsSchedule a pydantic model into the structural schema that a CRD has to contain for it."""
+"""Turns a pydantic model into the structural schema that a CRD has to contain for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MetricsSchedule the findings of reconciles into Kubernetes conditions that kstatus understands.
+"""Turns the findings of reconciles into Kubernetes conditions that kstatus understands.
 
 A *finding* is the result of one reconcile; a condition adds the instant of its last change. Ready
 is always there; Reconciling and Stalled only while they are true, and never both. Reconciling: the
