@@ -21,7 +21,7 @@ from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.bootstrap.delivery.file import DeliveryFile
 from postroad.controller.kubernetes.api import DEPLOYMENT
-from postroad.controller.leadership.elector import Elector, LeasePlace
+from postroad.controller.run.elector import Elector, LeasePlace
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration
@@ -29,7 +29,7 @@ from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.queues.names import QueueName
 from postroad.errors import PostroadError
-from postroad.worker.consumer import Consumer
+from postroad.worker.runner import Consumer
 from support import resources
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.manual_loop import move

@@ -17,13 +17,13 @@ from typing import Any
 from chaos.history import Phase, Recorder
 from chaos.observed import delivery_of
 from chaos.pace import Pace
+from postroad.cli.processes.long_running import run_maintenance
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.errors import BlobMissing, EntryEnded, PostroadError, QueueClosed
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import Item, MailQueue
-from postroad.worker.maintenance_loop import run_maintenance
 
 SENDERS = tuple(f"s{number}@chaos.example" for number in range(40))
 """A removal by sender meets about one mail in forty."""

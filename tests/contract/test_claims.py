@@ -20,7 +20,7 @@ from postroad.adapters.rabbitmq.queue_claim import QueueClaim
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
 from postroad.bootstrap.cluster import s3_access
-from postroad.controller.cluster.queue_claims import BucketClaim
+from postroad.controller.cluster.claims import BucketClaim
 from postroad.domain.queues.names import BUCKET_CLAIM, QueueName
 from postroad.ports.servers import ClaimRecord
 from support.amqp import amqp_server

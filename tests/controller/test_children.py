@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.kubernetes import absences, event_pace
+from postroad.controller.kubernetes import absences
 from postroad.controller.kubernetes.api import (
     AUTOSCALERS,
     CONFIG_MAP,
@@ -18,6 +18,7 @@ from postroad.controller.kubernetes.api import (
     MAIL_QUEUE,
     SERVICE,
 )
+from postroad.controller.status import status_writer
 from postroad.ports.kubernetes import Kind, Object
 from support.resources import intake, mail_queue, secret, workers
 from support.running_operator import QUICK, Running
@@ -87,7 +88,7 @@ async def test_a_deleted_child_comes_back(ready: Running, kind: Kind, name: str)
 async def test_a_child_that_is_deleted_twice_is_one_event(
     ready: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_pace, "TOGETHER", QUICK.full)
+    monkeypatch.setattr(status_writer, "TOGETHER", QUICK.full)
     for times in (1, 2):
         found = await child(ready, CONFIG_MAP, "outgoing-queue")
         await ready.api.delete(CONFIG_MAP, found)

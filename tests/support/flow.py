@@ -13,9 +13,9 @@ from typing import cast
 
 from contract.queue_harness import plain_mail
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.cli.processes.long_running import run_maintenance
 from postroad.errors import BlobMissing, EntryEnded, PostroadError
 from postroad.ports.mail_queue import Item, MailQueue
-from postroad.worker.maintenance_loop import run_maintenance
 
 PRODUCERS, PREFETCH = 4, 20
 PACE_SECONDS = 0.02

@@ -14,9 +14,9 @@ from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials import Connections
 from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.controller.mailqueue.engines import Engines
 from postroad.controller.mailqueue.plan import plan_of
 from postroad.controller.mailqueue.provisioning import QueueServers
+from postroad.controller.mailqueue.queue_metrics import Engines
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import Indexes
 from postroad.controller.spec.queue_resource import Queue

@@ -29,11 +29,10 @@ from postroad.ports.mail_queue import Item, MailQueue
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.smtp.client.connections import SmtpConnector
-from postroad.worker.consumer import Consumer
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.reporting import Reporting
 from postroad.worker.route_finder import RelayRoutes, Routes
-from postroad.worker.runner import SchedulerRunner
+from postroad.worker.runner import Consumer, SchedulerRunner
 
 A_HOP = NextHop("hop.example")
 

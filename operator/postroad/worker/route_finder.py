@@ -1,4 +1,9 @@
-"""Routes recipients: carries the questions of `routing` to a resolver, and keeps the answers."""
+"""Routes recipients: carries the questions of `routing` to a resolver, and keeps the answers;
+routes by the reroutes of the shared state.
+
+A shared state that is away changes nothing: what was read last holds until it is over.
+Source: ADR 0069.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,76 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
-from postroad.domain.delivery.sites import RerouteTable
+from postroad.domain.delivery.sites import Reroute, RerouteTable, reroutes_in
+from postroad.domain.mail.mail import Outcome
 from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.smtp.next_hops import NextHop
+from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.delivery import Resolver, StsPolicies
 from postroad.routing.finding import find_route, sts_domain
-from postroad.routing.routes import NoRoute, ResolvedHop, Route, RoutingPlan, written_hop
+from postroad.routing.routes import (
+    Explanation,
+    NoRoute,
+    ResolvedHop,
+    Route,
+    RoutingPlan,
+    written_hop,
+)
 from postroad.routing.securing import DomainPolicy
-from postroad.routing.tables import RouteRequest
+from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.scheduling.events import Site
-from postroad.worker.sites.rerouting import explained, no_rule, plan_by
+
+
+class Reroutes:
+    """The reroutes of a queue that hold now: `table`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._published: Mapping[str, str] = {}
+        self.table = RerouteTable()
+
+    async def obey(
+        self, on_changed: Callable[[], None], published: Mapping[str, str] | None
+    ) -> None:
+        """Take the reroutes of all, and call `on_changed` where others hold than before. None: the
+        shared state is away."""
+        if published is not None:
+            self._published = published
+        before = self.table
+        self.table = RerouteTable.of(reroutes_in(self._published, self._clock.now()))
+        if self.table != before:
+            on_changed()
+
+
+def plan_by(reroute: Reroute, plan: RoutingPlan) -> RoutingPlan | NoRoute:
+    """Return the plan by which all mail goes where a reroute leads. No route: the plan has no such
+    rule; mail waits for it, since its usual route is what the administrator does not want."""
+    if reroute.hop is not None:
+        rule = Rule(f"rerouted-{reroute.of}", tiers=((SmartHost(reroute.hop),),))
+    else:
+        named = [each for each in plan.table.rules if each.name == reroute.rule]
+        if not named:
+            return no_rule(reroute)
+        rule = replace(named[0], domains=None, senders=None, tenants=None)
+    return replace(plan, table=RoutingTable((rule,)))
+
+
+def no_rule(reroute: Reroute) -> NoRoute:
+    """Return what becomes of mail whose reroute names a rule that a worker does not have."""
+    text = f"451 4.3.5 rerouted to the rule {reroute.rule}, which there is not"
+    return NoRoute(Outcome.deferred(text), None, (explained(reroute),))
+
+
+def explained(reroute: Reroute) -> Explanation:
+    """Return why mail goes elsewhere."""
+    until = rfc3339(reroute.until)
+    return Explanation(
+        f"{reroute.of} {reroute.name}",
+        f"rerouted to {reroute.target} until {until} by an administrator: {reroute.reason}",
+    )
+
 
 MAX_KEPT_FOR = timedelta(minutes=1)
 """Of a found route. The resolver keeps answers for longer; this saves the search alone, and orders

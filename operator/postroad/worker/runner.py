@@ -1,5 +1,6 @@
-"""Delivers items by the scheduler: what happens becomes its events, its decisions are passed on to
-connections and lookups. The only clock of the scheduler.
+"""The worker's loop: dequeues what is due, has it delivered, and drains. What happens becomes
+events of the scheduler, its decisions are passed on to connections and lookups. The only clock of
+the scheduler.
 
 Nothing here waits: connections, lookups and ledgers have tasks of their own, and a tick a second
 lets time pass. Source: ADR 0036, 0038.
@@ -7,15 +8,17 @@ lets time pass. Source: ADR 0036, 0038.
 
 import asyncio
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from datetime import timedelta
 from itertools import count
+from typing import cast
 
 from postroad.domain.delivery.sites import SiteView
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.clock import Randomness
 from postroad.ports.delivery import Connector
-from postroad.ports.mail_queue import Item
+from postroad.ports.mail_queue import Item, MailQueue
 from postroad.scheduling.events import (
     Assign,
     BackOff,
@@ -33,15 +36,13 @@ from postroad.scheduling.events import (
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.admission import AdmissionGate, InFlightLimit, Passage
-from postroad.worker.jobs.deferrals import Deferrals
+from postroad.worker.jobs.admission import AdmissionGate, InFlightLimit, Passage, Screening
 from postroad.worker.jobs.deliveries import Deliverer, ids_of
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, OpenJob, Withdrawals, chunks_of
 from postroad.worker.jobs.route_lookups import RouteLookups
-from postroad.worker.jobs.screening import Screening
 from postroad.worker.jobs.site_book import SiteBook, shown_reply
-from postroad.worker.jobs.transmissions import ENDING, NO_TIME_LEFT, Transmissions
+from postroad.worker.jobs.transmissions import ENDING, NO_TIME_LEFT, Deferrals, Transmissions
 from postroad.worker.route_finder import DeliveryRoute, Routes
 from postroad.worker.sites.suppressing import Suppressing
 
@@ -363,3 +364,43 @@ class SchedulerRunner:
         while self._ledgers:
             self._changed.clear()  # no `await` since the look: an item that ends then wakes no one
             await self._changed.wait()
+
+
+class Consumer:
+    """Delivers what a queue has, until `stop` is set. At most `window` mails are in flight."""
+
+    def __init__(self, queue: MailQueue, driving: SchedulerRunner, *, window: int) -> None:
+        self._queue = queue
+        self._driving = driving
+        self._window = window
+
+    async def run(self, stop: asyncio.Event, within: timedelta) -> None:
+        """Deliver until `stop` is set; then dequeue no more, and finish what connections have. What
+        takes longer than `within` is cut off; mails that were not delivered stay leased and are
+        redelivered once the queue is closed. Raises: what `dequeue` raises."""
+        consuming = asyncio.create_task(self._consume(), name="dequeue")
+        passing = asyncio.create_task(self._driving.run(), name="pass time")
+        stopping = asyncio.create_task(stop.wait(), name="wait for stop")
+        try:
+            await asyncio.wait((consuming, passing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            # Before the end, which takes back what is in flight: a later item would wait for a
+            # retry.
+            consuming.cancel()
+            ended = [*await asyncio.gather(consuming, return_exceptions=True)]
+            if len(self._driving):
+                _log.info("draining", queue=self._queue.name, count=len(self._driving))
+            await self._driving.end(within)
+            passing.cancel()  # behind the end, in which leases and backoffs still run out
+            ended += await asyncio.gather(passing, return_exceptions=True)
+        for each in ended:
+            if isinstance(each, Exception):
+                raise each
+
+    async def _consume(self) -> None:
+        # No semaphore here: the queue leases at most `prefetch` items that have not ended.
+        items = cast("AsyncGenerator[Item, None]", self._queue.dequeue(prefetch=self._window))
+        async with aclosing(items):
+            async for item in items:
+                self._driving.take(item)

@@ -9,9 +9,9 @@ import pytest
 
 from chaos.checker import FIRST_LOOK, LAST_LOOK, SHOWN
 from chaos.pace import PRODUCTION, QUICK, Pace
+from postroad.cli.processes.long_running import MAINTENANCE_INTERVAL
 from postroad.distributed.maintenance import drain_check, row_maintenance
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.worker.maintenance_loop import MAINTENANCE_INTERVAL
 from support.repository import ROOT
 
 ROW = re.compile(r"^\| (\w[^|]*) \| ([\d., a-z]+) \| ([\d., a-z]+) \|$", re.MULTILINE)

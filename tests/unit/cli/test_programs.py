@@ -12,7 +12,7 @@ from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.delivery.programs import open_webhook
 from postroad.bootstrap.delivery.targets import rules_of, target_of, window_of
 from postroad.cli import main
-from postroad.cli.processes.delivery_options import with_delivery
+from postroad.cli.processes.worker import with_delivery
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.errors import InvalidSettings
 from postroad.settings import Settings, from_environment

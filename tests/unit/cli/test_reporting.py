@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from postroad.cli.processes.reporting import reporting_of
+from postroad.cli.processes.delivering import reporting_of
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment

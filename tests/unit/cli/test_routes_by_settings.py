@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.cli.processes.routes_by_settings import RoutesBySettings
+from postroad.cli.processes.delivering import RoutesBySettings
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.errors import InvalidSettings
 from postroad.routing.tables import RouteRequest

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from postroad.bootstrap.delivery.targets import DeliveryTarget, rules_of, window_of
 from postroad.cli import main
 from postroad.cli.processes.delivering import target_and_file
-from postroad.cli.processes.delivery_options import hop_of, with_delivery
+from postroad.cli.processes.worker import hop_of, with_delivery
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.smtp.next_hops import (
     HopLogin,

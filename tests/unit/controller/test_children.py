@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from postroad.controller.kubernetes.api import CONFIGURATION_HASH
-from postroad.controller.kubernetes.drift import is_current, with_hash
-from postroad.controller.kubernetes.strategic_merge import merged
-from postroad.controller.mailqueue.workloads import shortage
+from postroad.controller.kubernetes.drift import is_current, merged, with_hash
+from postroad.controller.mailqueue.children import shortage
 from postroad.controller.pods.manifests import wanted_children
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.parts import AllowedNamespaces, allows

@@ -13,8 +13,8 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, away
 from postroad.controller.kubernetes.api import LEASE
-from postroad.controller.leadership.elector import Elector, LeasePlace
-from postroad.controller.leadership.leases import LOST, Fence, Watchdog
+from postroad.controller.run.elector import Elector, LeasePlace
+from postroad.controller.run.leases import LOST, Fence, Watchdog
 from postroad.errors import (
     KubernetesConflict,
     KubernetesRefused,

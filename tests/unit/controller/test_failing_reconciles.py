@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
 from postroad.controller.kubernetes.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.controller.status.failures import MAX_UNREPORTED
+from postroad.controller.status.status_writer import MAX_UNREPORTED
 from postroad.errors import KubernetesConflict, KubernetesRefused, KubernetesUnavailable
 from support.manual_loop import move, run
 from support.resources import mail_queue, queue_cluster, secrets, workers

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.controller.cluster.user_rotation import (
+from postroad.domain.queues.broker_users import (
     CurrentUser,
+    QueueUser,
     RotationPace,
     UserFacts,
     UserStep,
     next_user_step,
 )
-from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
 
 A = QueueUser(QueueName("mail", "outgoing"), "0" * 12)

@@ -20,7 +20,7 @@ from postroad.ports.delivery import (
 )
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.events import Site
-from postroad.worker.jobs.deferrals import MAX_REMEMBERED, Deferrals
+from postroad.worker.jobs.transmissions import MAX_REMEMBERED, Deferrals
 from postroad.worker.route_finder import DeliveryRoute
 from support.memory.connections import MemoryConnection, MemoryConnector
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker

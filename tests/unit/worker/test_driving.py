@@ -21,9 +21,8 @@ from postroad.routing.securing import MxSecurity
 from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.settings import Settings
-from postroad.worker.consumer import Consumer
 from postroad.worker.route_finder import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
-from postroad.worker.runner import FAILING
+from postroad.worker.runner import FAILING, Consumer
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.memory.clock import SeededRandomness, settle
 from support.memory.connections import Loss, MemoryConnector, MemoryResolver

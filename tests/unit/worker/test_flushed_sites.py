@@ -16,8 +16,7 @@ from postroad.domain.delivery.sites import FlushAck, SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput, ViewUnavailable
 from postroad.ports.delivery import Topic
-from postroad.worker.sites.control import FlushAcks, SiteControl
-from postroad.worker.sites.shared_state import SharedStateReader
+from postroad.worker.sites.control import FlushAcks, SharedStateReader, SiteControl
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

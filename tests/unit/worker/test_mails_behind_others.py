@@ -29,11 +29,11 @@ from postroad.settings import Settings
 from postroad.settings.delivery import Worker as WorkerSettings
 from postroad.smtp.client.connections import SmtpConnection
 from postroad.smtp.client.jobs import MAX_SERIES
-from postroad.worker.consumer import Consumer
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.worker_connections import WorkerConnection
 from postroad.worker.route_finder import RelayRoutes
+from postroad.worker.runner import Consumer
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.memory.clock import ManualClock, SeededRandomness, settle

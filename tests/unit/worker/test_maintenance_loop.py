@@ -3,8 +3,8 @@ from datetime import timedelta
 
 import pytest
 
+from postroad.cli.processes.long_running import run_maintenance
 from postroad.errors import ViewUnavailable
-from postroad.worker.maintenance_loop import run_maintenance
 from support.memory.clock import ManualClock, SeededRandomness
 
 

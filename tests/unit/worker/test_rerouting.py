@@ -18,9 +18,14 @@ from postroad.errors import InvalidInput
 from postroad.ports.delivery import Topic
 from postroad.routing.routes import NoRoute, Route, RoutingPlan
 from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
-from postroad.worker.route_finder import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
-from postroad.worker.sites.rerouting import Reroutes
-from postroad.worker.sites.shared_state import SharedStateReader
+from postroad.worker.route_finder import (
+    DeliveryRoute,
+    FoundRoutes,
+    RelayRoutes,
+    Reroutes,
+    RouteFinder,
+)
+from postroad.worker.sites.control import SharedStateReader
 from support.memory.clock import SeededRandomness
 from support.workers import running
 from unit.worker.test_driving import SECOND, Worker, a_worker

@@ -10,9 +10,14 @@ from functools import partial
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.errors import ViewUnavailable
 from postroad.ports.delivery import Topic
-from postroad.worker.sites.control import FlushAcks, SiteControl
-from postroad.worker.sites.rerouting import Reroutes
-from postroad.worker.sites.shared_state import READ_EVERY, Obey, SharedStateReader
+from postroad.worker.route_finder import Reroutes
+from postroad.worker.sites.control import (
+    READ_EVERY,
+    FlushAcks,
+    Obey,
+    SharedStateReader,
+    SiteControl,
+)
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, a_worker
 

@@ -16,7 +16,7 @@ from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, Responder
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.errors import ViewUnavailable
 from postroad.telemetry.metrics import of_queue
-from postroad.worker.jobs.screening import UNREADABLE, Screening
+from postroad.worker.jobs.admission import UNREADABLE, Screening
 from postroad.worker.sites.suppressing import Suppressing
 from support.reported import reporting
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker

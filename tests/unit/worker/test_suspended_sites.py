@@ -12,8 +12,12 @@ from postroad.domain.delivery.sites import SiteState, SiteView, SuspendedBy, Sus
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.ports.delivery import Topic
 from postroad.worker.jobs.admission import AdmissionGate
-from postroad.worker.sites.control import MAX_DEFERRAL, MAX_SUSPENDED, SiteControl
-from postroad.worker.sites.shared_state import SharedStateReader
+from postroad.worker.sites.control import (
+    MAX_DEFERRAL,
+    MAX_SUSPENDED,
+    SharedStateReader,
+    SiteControl,
+)
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from postroad.adapters.dns import CachingResolver, DnsResolver, name_servers
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.delivery_settings.routing import NameServers, StsSettings
 from postroad.ports.delivery import Resolver, StsPolicies
@@ -12,6 +11,9 @@ from postroad.ports.delivery import Resolver, StsPolicies
 def open_resolver(settings: NameServers) -> Resolver:
     """Return a resolver with a cache. Needs a running event loop; asks on first use. Raises:
     InvalidSettings where there is no name server."""
+    # Here, because a process without routes has no use for DNS.
+    from postroad.adapters.dns import CachingResolver, DnsResolver, name_servers
+
     servers = name_servers(settings.addresses())
     return CachingResolver(DnsResolver(servers, settings.timeout), MachineClock())
 

@@ -1,5 +1,6 @@
 """`postroad config show|history|check|adopt`: the configuration history of a queue's view, as
-Cassandra has it."""
+Cassandra has it; its advice and outcomes as text.
+"""
 
 import asyncio
 import json
@@ -14,17 +15,128 @@ import click
 
 from postroad import configuration
 from postroad.bootstrap.distributed import ConfigurationOf, open_history
-from postroad.cli.kubectl import configuration_output as output
 from postroad.cli.options import DURATION, json_option, say
 from postroad.configuration import has_rows, observe, used_configurations
-from postroad.domain.configuration.advice import advise
+from postroad.domain.configuration.advice import Advice, Seen, advise
 from postroad.domain.configuration.consistency import REASON_BYTES, check_reason
 from postroad.domain.configuration.documents import Document, configuration_document, to_document
-from postroad.domain.configuration.history import Configured, replay
+from postroad.domain.configuration.history import (
+    ConfigurationChanged,
+    ConfigurationCreated,
+    ConfigurationEvent,
+    Configured,
+    decide,
+    replay,
+)
 from postroad.domain.configuration.rollout import first_rollout
-from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration
+from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
+from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import HistoryMissing, InvalidInput, QueueNotFound, ServerError
 from postroad.ports.history import Recorded
+
+
+def outcome_of(
+    queue: str, history: Sequence[ConfigurationEvent], wanted: ViewConfiguration
+) -> Document:
+    """Return what deciding on a wanted configuration would give, without recording anything.
+    Raises: HistoryMissing for a history with a gap."""
+    decision = decide(history, wanted, at=datetime.now(UTC))
+    found: Document = {"queue": queue, "version": decision.configured.version}
+    if decision.refusal is not None:
+        allowed = {field: list(values) for field, values in decision.refusal.allowed.items()}
+        return found | {
+            "outcome": "refused",
+            "reason": decision.refusal.reason,
+            "message": decision.refusal.message,
+            "allowed": allowed,
+        }
+    if isinstance(decision.event, ConfigurationChanged):
+        return found | {"outcome": "changed", "changes": to_document(decision.event)["changes"]}
+    created = isinstance(decision.event, ConfigurationCreated)
+    return found | {"outcome": "created" if created else "unchanged"}
+
+
+def say_outcome(outcome: Document, *, as_json: bool) -> bool:
+    """Print an outcome; return whether it is accepted."""
+    lines = [f"{outcome['queue']}: {outcome['outcome']}"]
+    lines += [f"  {each['field']}: {_change(each)}" for each in outcome.get("changes", ())]
+    if outcome["outcome"] == "refused":
+        lines.append(f"  {outcome['message']}")
+    elif outcome["outcome"] != "unchanged":
+        lines.append(f"  would be version {outcome['version']}")
+    if outcome.get("advice") is not None:
+        lines += _advice_lines(outcome["advice"])
+    say(outcome, as_json=as_json, text="\n".join(lines))
+    return bool(outcome["outcome"] != "refused")
+
+
+def advice_document(present: ViewConfiguration, advice: Advice, seen: Seen) -> Document:
+    before = configuration_document(present)
+    values = configuration_document(advice.configuration)
+    reasons = {"sliceWindow": advice.window_reason, "bucketCount": advice.buckets_reason}
+    busiest = seen.busiest
+    return {
+        **{
+            name: {"present": before[name], "value": values[name], "reason": reason}
+            for name, reason in reasons.items()
+        },
+        "closed_slices": seen.slices,
+        "since": rfc3339(seen.since),
+        "enough_history": seen.is_enough,
+        "busiest_slice": busiest
+        and {
+            "start": rfc3339(busiest.start),
+            "window": format_duration(busiest.window),
+            "rows": busiest.rows,
+        },
+        "row_bytes": seen.row_bytes,
+        "cassandra_hosts": seen.hosts,
+    }
+
+
+def _advice_lines(advice: Document) -> list[str]:
+    count, since = advice["closed_slices"], advice["since"]
+    basis = f"{count} closed slice{'' if count == 1 else 's'}"
+    lines = [f"  advice, from {basis}{f' since {since}' if since else ''}:"]
+    for name in ("sliceWindow", "bucketCount"):
+        present, value = advice[name]["present"], advice[name]["value"]
+        change = f"keep {value}" if value == present else f"{present} -> {value}"
+        lines.append(f"    {name}: {change}; {advice[name]['reason']}")
+    return lines
+
+
+def event_text(event: ConfigurationEvent) -> str:
+    """Return an event as people read it in a list: one line."""
+    document = to_document(event)
+    changes = [f"{each['field']} {_change(each)}" for each in document.get("changes", ())]
+    parts = [
+        f"{event.sequence:>4}",
+        f"v{document['version']}" if "version" in document else "-",
+        document["at"],
+        document["type"],
+        ", ".join(changes or (f"{field} {document[field]}" for field in FIELD_NAMES.values())),
+        f"({count} events folded)" if (count := document.get("count")) else "",
+        document.get("message", ""),
+        f"by {event.by}" if event.by else "",
+        f"generation {event.generation}" if event.generation is not None else "",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def _change(change: Document) -> str:
+    return f"{change['from']} -> {change['to']}"
+
+
+def configuration_text(configuration: ViewConfiguration) -> str:
+    return ", ".join(
+        f"{name} {value_of(configuration, attribute)}" for attribute, name in FIELD_NAMES.items()
+    )
+
+
+def note(text: str) -> None:
+    """Print a remark beside the result, on standard error, which scripts do not parse."""
+    click.echo(text, err=True)
+
 
 T = TypeVar("T")
 Given = dict[str, Any]
@@ -90,7 +202,7 @@ def show(queue: str, as_json: bool) -> None:
             "writing_version": rollout.writing,
             "oldest_version": rollout.oldest,
         }
-        text = f"version {state.version}: {output.configuration_text(state.configuration)}"
+        text = f"version {state.version}: {configuration_text(state.configuration)}"
         if rollout.writing != state.version:
             text += f"\nstill written under version {rollout.writing}: a lease has to pass"
         if rollout.oldest != rollout.writing:
@@ -110,7 +222,7 @@ def history(queue: str, as_json: bool) -> None:
         recorded = await opened.history.load()
         await _state(opened, recorded)
         for event in recorded.events:
-            say(to_document(event), as_json=as_json, text=output.event_text(event))
+            say(to_document(event), as_json=as_json, text=event_text(event))
 
     with_history(queue, look)
 
@@ -132,9 +244,9 @@ def check(queue: str, given: Given, as_json: bool) -> None:
             raise HistoryMissing
         state = replay(events)
         wanted = replace(state.configuration if state else ViewConfiguration(), **given)
-        outcome = output.outcome_of(str(opened.name), events, wanted)
+        outcome = outcome_of(str(opened.name), events, wanted)
         outcome["advice"] = await _advice(opened, state.configuration if state else wanted)
-        return output.say_outcome(outcome, as_json=as_json)
+        return say_outcome(outcome, as_json=as_json)
 
     if not with_history(queue, look):
         sys.exit(REFUSED)
@@ -171,7 +283,7 @@ def record_adoption(
     if given and not {"slice_window", "bucket_count"} <= given.keys():
         raise click.UsageError("give both --slice-window and --bucket-count")
     if given and not status:
-        output.note("without --status, a status that remembers more will still be in conflict")
+        note("without --status, a status that remembers more will still be in conflict")
 
     async def record(opened: ConfigurationOf) -> None:
         settled = await configuration.adopt(
@@ -184,7 +296,7 @@ def record_adoption(
             used=await used_configurations(opened.view),
         )
         assert settled.appended is not None
-        text = output.event_text(settled.appended)
+        text = event_text(settled.appended)
         say(to_document(settled.appended), as_json=as_json, text=text)
 
     with_history(queue, record)
@@ -203,9 +315,9 @@ async def _advice(opened: ConfigurationOf, present: ViewConfiguration) -> Docume
     try:
         seen = await observe(opened.view)
     except ServerError as error:
-        output.note(f"no advice, because the view could not be read: {error}")
+        note(f"no advice, because the view could not be read: {error}")
         return None
-    return output.advice_document(present, advise(present, seen), seen)
+    return advice_document(present, advise(present, seen), seen)
 
 
 async def _state(opened: ConfigurationOf, recorded: Recorded) -> Configured:

@@ -19,7 +19,6 @@ import yaml
 
 from postroad.bootstrap.distributed import ConfigurationOf
 from postroad.cli.kubectl import configuration
-from postroad.cli.kubectl import configuration_output as output
 from postroad.cli.kubectl.plugin import Kubectl, Resource, with_kubectl
 from postroad.cli.options import json_option
 from postroad.controller.kubernetes.api import API_VERSION, LAST_APPLIED, MAIL_QUEUE
@@ -156,8 +155,8 @@ def plan(kubectl: Kubectl, manifests: tuple[BinaryIO, ...], from_view: bool, as_
         stored = _stored(kubectl, queue, is_needed=not from_view)
         wanted = configuration_from(specification_after(resource, stored).get("view") or {})
         events = _recorded(queue) if from_view else _remembered(stored, queue)
-        outcome = output.outcome_of(str(queue), events, wanted)
-        accepted.append(output.say_outcome(outcome, as_json=as_json))
+        outcome = configuration.outcome_of(str(queue), events, wanted)
+        accepted.append(configuration.say_outcome(outcome, as_json=as_json))
     if not accepted:
         raise click.UsageError("there is no MailQueue in the manifests")
     if not all(accepted):
@@ -172,7 +171,9 @@ def _stored(kubectl: Kubectl, queue: QueueName, *, is_needed: bool) -> Resource 
     except (KubernetesUnavailable, KubernetesRefused):
         if is_needed:
             raise
-        output.note(f"{queue}: not read from the cluster; what is left out counts as its default")
+        configuration.note(
+            f"{queue}: not read from the cluster; what is left out counts as its default"
+        )
         return None
 
 
@@ -182,7 +183,9 @@ def _remembered(stored: Resource | None, queue: QueueName) -> tuple[Configuratio
     if not entries and os.environ.get("POSTROAD_CASSANDRA_CONTACT_POINTS"):
         return _recorded(queue)
     if not entries:
-        output.note(f"{queue}: no status yet; data that wait in Cassandra may decide otherwise")
+        configuration.note(
+            f"{queue}: no status yet; data that wait in Cassandra may decide otherwise"
+        )
     return readable(entries)
 
 

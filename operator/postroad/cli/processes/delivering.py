@@ -1,5 +1,6 @@
 """Delivers the mail of a queue while the process runs: by settings, and by a file of delivery that
-may change meanwhile."""
+may change meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -17,37 +19,144 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap import shared_state_of, suppression_list_of
 from postroad.bootstrap.delivery import transports
+from postroad.bootstrap.delivery.resolvers import open_resolver, open_sts
 from postroad.bootstrap.delivery.targets import DeliveryTarget, rules_of, target_of, window_of
+from postroad.bootstrap.delivery.transports import ehlo_name_of, hostname_of
 from postroad.cli.processes.long_running import Process, background_maintenance
-from postroad.cli.processes.reporting import reporting_of
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
-from postroad.delivery_settings.routing import RoutingSettings
+from postroad.delivery_settings.routing import RoutingSettings, StsSettings
 from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.delivery.sites import RerouteTable
 from postroad.domain.delivery.webhooks import WebhookAddress
+from postroad.domain.reports.composing import ReportAuthor
+from postroad.domain.reports.deciding import ReportLimit, ReportRules
 from postroad.domain.smtp.bounces import use_rules
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.errors import InvalidSettings
 from postroad.ports.clock import Randomness
-from postroad.ports.delivery import AttemptLog, Topic
+from postroad.ports.delivery import AttemptLog, Resolver, StsPolicies, Topic
+from postroad.ports.mail_queue import MailQueue
+from postroad.routing.answers import Answer, Question
+from postroad.routing.routes import NoRoute
+from postroad.routing.tables import RouteRequest
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
-from postroad.worker.consumer import Consumer
 from postroad.worker.jobs.admission import AdmissionGate
 from postroad.worker.jobs.deliveries import Deliverer
-from postroad.worker.route_finder import RelayRoutes
-from postroad.worker.runner import MAX_GOODBYE, SchedulerRunner
-from postroad.worker.sites.control import FlushAcks, SiteControl
+from postroad.worker.reporting import Reporting
+from postroad.worker.route_finder import (
+    DeliveryRoute,
+    FoundRoutes,
+    RelayRoutes,
+    Reroutes,
+    RouteFinder,
+)
+from postroad.worker.runner import MAX_GOODBYE, Consumer, SchedulerRunner
+from postroad.worker.sites.control import FlushAcks, SharedStateReader, SiteControl
 from postroad.worker.sites.rate_limiter import RateLimiter, held_of
-from postroad.worker.sites.rerouting import Reroutes
-from postroad.worker.sites.shared_state import SharedStateReader
 from postroad.worker.sites.suppressing import Suppressing
 
 if TYPE_CHECKING:
     from postroad.bootstrap.delivery.file import DeliveryFile, Use
-    from postroad.cli.processes.routes_by_settings import RoutesBySettings
+
 
 _log = logger("worker")
+
+
+def reporting_of(settings: Settings, queue: MailQueue, plan: RetryPlan) -> Reporting | None:
+    """Return what reports to the senders of a queue's mail; None where that is switched off."""
+    section, host = settings.reports, hostname_of(settings)
+    if not section.enabled:
+        return None
+    if section.author is None and ehlo_name_of(settings) is None:
+        _log.warning(
+            "reports are from a name that many servers refuse: set POSTROAD_HOSTNAME or"
+            " POSTROAD_REPORTS_AUTHOR",
+            hostname=host,
+        )
+    return Reporting(
+        queue,
+        ReportAuthor(host, section.author or f"MAILER-DAEMON@{host}"),
+        plan,
+        MachineClock(),
+        rules=ReportRules(
+            section.delay_after,
+            section.delay_cleared,
+            section.largest_returned_bytes,
+            section.administrator,
+        ),
+        limit=ReportLimit(section.per_minute),
+    )
+
+
+class RoutesBySettings:
+    """Routes by the routing of a file of delivery (the port `Routes`). What was found in DNS, and
+    policies of MTA-STS, stay over changes of all else. `ca_file` verifies the web servers of
+    policies. `reroutes`: the mail that goes elsewhere now. Needs a running event loop; asks on
+    first use.
+
+    Raises: InvalidSettings, as where there is no name server.
+    """
+
+    def __init__(
+        self,
+        routing: RoutingSettings,
+        ca_file: Path | None,
+        reroutes: Callable[[], RerouteTable] = RerouteTable,
+    ) -> None:
+        self._reroutes = reroutes
+        self._ca_file = ca_file
+        self._clock = MachineClock()
+        self._resolver = open_resolver(routing.resolver)
+        self._sts: tuple[StsSettings, StsPolicies] | None = None
+        self._use(routing, self._resolver)
+
+    def replace(self, routing: RoutingSettings) -> bool:
+        """Find routes by other settings from now on; return whether they differ. Raises:
+        InvalidSettings; then all stays as it is."""
+        if routing == self._routing:
+            return False
+        same = routing.resolver == self._routing.resolver
+        self._use(routing, self._resolver if same else open_resolver(routing.resolver))
+        return True
+
+    def _use(self, routing: RoutingSettings, resolver: Resolver) -> None:
+        sts = self._sts
+        if routing.honours_sts and (sts is None or sts[0] != routing.sts):
+            opened = open_sts(routing.sts, self, self._may_reach, self._ca_file)
+            sts = routing.sts, opened
+        self._routing, self._plan, self._resolver, self._sts = (
+            routing,
+            routing.plan(),
+            resolver,
+            sts,
+        )
+        honoured = sts[1] if sts is not None and routing.honours_sts else None
+        finder = RouteFinder(self._plan, resolver, SystemRandomness(), honoured, self._reroutes)
+        self._found = FoundRoutes(finder, self._clock)
+
+    def forget(self) -> None:
+        """Find all routes anew: mail goes elsewhere now."""
+        self._found.forget()
+
+    @property
+    def rule_names(self) -> Sequence[str]:
+        return [each.name for each in self._routing.rules]
+
+    def _may_reach(self, address: str) -> bool:
+        return self._plan.may_reach(address)
+
+    async def look_up(self, *questions: Question) -> tuple[Answer, ...]:
+        """Ask the name servers of the settings as they are now (the port `Resolver`)."""
+        return await self._resolver.look_up(*questions)
+
+    def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:
+        """Return a route that was found not long ago (see `Routes`)."""
+        return self._found.known(request)
+
+    async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
+        return await self._found.find(request)
 
 
 def target_and_file(
@@ -229,9 +338,6 @@ def _open_routes(
         return RelayRoutes(target, reroutes=lambda: reroutes.table)
     if isinstance(target, WebhookAddress | HandlerFunction):
         return RelayRoutes(NextHop(target.name, 0, TlsMode.NONE), target.name)
-    # Here, because a worker without routes has no use for dnspython.
-    from postroad.cli.processes.routes_by_settings import RoutesBySettings
-
     return RoutesBySettings(target, settings.ca_file, lambda: reroutes.table)
 
 

@@ -26,6 +26,7 @@ from postroad.bootstrap.delivery.transports import hostname_of
 from postroad.cli.options import LISTEN, NETWORKS, queue_option
 from postroad.cli.processes import long_running
 from postroad.cli.processes.event_loop import within_descriptors
+from postroad.cli.processes.long_running import INTAKE_MAINTENANCE_INTERVAL
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
 from postroad.errors import InvalidSettings, ReceiverEnded
@@ -38,7 +39,6 @@ from postroad.settings import Settings, from_environment
 from postroad.settings.intake import BareLineEnds, Intake, LongLines
 from postroad.smtp.server.certificates import ServerCertificate
 from postroad.telemetry.logs import logger
-from postroad.worker.maintenance_loop import INTAKE_MAINTENANCE_INTERVAL
 
 _log = logger("intake")
 

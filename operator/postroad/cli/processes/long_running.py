@@ -3,6 +3,10 @@ maintenance beside their work.
 
 At SIGTERM a process finishes its work in progress, which makes duplicates rarer; the stored state
 needs no such end. Source: AMB-22.
+
+Every worker runs rounds of maintenance, so that a queue needs no process of its own for it. Every
+intake runs them too, more seldom, because a queue may have no worker. Rounds of several processes
+do not harm one another, and jitter keeps them apart.
 """
 
 import asyncio
@@ -19,11 +23,39 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import open_inherited, open_queue
 from postroad.cli.processes.event_loop import run_long
 from postroad.errors import InvalidSettings, PostroadError
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
-from postroad.worker.maintenance_loop import MAINTENANCE_INTERVAL, run_maintenance
+from postroad.telemetry.logs import logger
+
+MAINTENANCE_INTERVAL = timedelta(seconds=30)
+"""Between two rounds, on average: maintenance finds a dead letter within a minute. A round with
+nothing to do costs a few reads; every ten minutes, one reads all that waits."""
+
+INTAKE_MAINTENANCE_INTERVAL = timedelta(minutes=10)
+"""The same in an intake, beside which workers run rounds, or no other process does."""
+
+_worker_log = logger("worker")
+
+
+async def run_maintenance(
+    queue: MailQueue, clock: Clock, randomness: Randomness, every: timedelta = MAINTENANCE_INTERVAL
+) -> None:
+    """Run rounds of maintenance until cancelled, half to one and a half of `every` apart. A round
+    that failed is logged; the next one tries again."""
+    while True:
+        await clock.sleep(every * (0.5 + randomness.uniform()))
+        try:
+            await queue.maintain()
+        except PostroadError as error:
+            _worker_log.warning(
+                "a round of maintenance failed", queue=queue.name, error=error.explain()
+            )
+        except Exception:
+            _worker_log.exception("a round of maintenance failed", queue=queue.name)
+
 
 _log = logs.logger("process")
 

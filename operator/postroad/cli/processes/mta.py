@@ -10,7 +10,7 @@ import click
 
 from postroad.bootstrap.delivery.targets import DeliveryTarget
 from postroad.cli.options import queue_option
-from postroad.cli.processes import delivery_options, intake
+from postroad.cli.processes import intake, worker
 from postroad.cli.processes.delivering import deliver, target_and_file
 from postroad.cli.processes.event_loop import within_descriptors
 from postroad.cli.processes.long_running import process, run
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 @queue_option
 @intake.listen_option
 @intake.relay_from_option
-@delivery_options.relay_option
-@delivery_options.tls_option
-@delivery_options.concurrency_option
-@delivery_options.delivery_option
-@delivery_options.program_options
+@worker.relay_option
+@worker.tls_option
+@worker.concurrency_option
+@worker.delivery_option
+@worker.program_options
 @click.option(
     "--receivers",
     type=click.IntRange(0),
@@ -63,10 +63,10 @@ def mta(
             "receivers cannot reach a queue in the memory of this process",
             hint="leave out --receivers, or use embedded:///DIR",
         )
-    settings = delivery_options.with_delivery(from_environment(), concurrency, delivery, more)
+    settings = worker.with_delivery(from_environment(), concurrency, delivery, more)
     settings = within_descriptors(intake.with_clients(settings, listen, relay_from))
     certificate = intake.certificate_of(settings.intake)
-    target, decided = target_and_file(settings, delivery_options.hop_of(relay, tls))
+    target, decided = target_and_file(settings, worker.hop_of(relay, tls))
     run(settings, _serve(settings, url, target, decided, certificate, receivers))
 
 

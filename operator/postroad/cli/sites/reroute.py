@@ -29,7 +29,7 @@ from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.delivery import SharedState, Topic
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.sites.shared_state import READ_EVERY
+from postroad.worker.sites.control import READ_EVERY
 
 
 @click.command()

@@ -45,8 +45,7 @@ from postroad.ports.administration import Operation
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import SharedState, Topic
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.sites.control import MAX_DEFERRAL
-from postroad.worker.sites.shared_state import READ_EVERY
+from postroad.worker.sites.control import MAX_DEFERRAL, READ_EVERY
 
 MAX_SITE = 320
 """Characters of a site's name."""

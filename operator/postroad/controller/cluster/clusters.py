@@ -1,9 +1,12 @@
-"""Access to QueueClusters: their servers, their tables."""
+"""Access to QueueClusters: their servers, their tables, which are changed one at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from pydantic import ValidationError
 
@@ -15,7 +18,6 @@ from postroad.controller.cluster.operator_assignment import (
     is_assigned_elsewhere,
 )
 from postroad.controller.cluster.plans import Holder, KeyspacePlan
-from postroad.controller.cluster.schema_locks import SchemaLocks, place_of
 from postroad.controller.cluster.tables import need_of, table_options
 from postroad.controller.cluster.users import ClusterUsers
 from postroad.controller.credentials import (
@@ -29,7 +31,7 @@ from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER
 from postroad.controller.reads import Reads
-from postroad.controller.spec.cluster import DEFAULT_CLASS, QueueClusterSpec, spec_of
+from postroad.controller.spec.cluster import DEFAULT_CLASS, Cassandra, QueueClusterSpec, spec_of
 from postroad.controller.spec.queue_resource import Queue, adopted_by
 from postroad.controller.status.attempts import count_error, ends_reconcile
 from postroad.controller.status.conditions import (
@@ -42,6 +44,50 @@ from postroad.controller.status.conditions import (
 from postroad.ports.kubernetes import Kubernetes, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.ports.view import SchemaChanges, TableOptions
+
+T = TypeVar("T")
+
+KeyspacePlace = tuple[frozenset[str], int, str]
+"""Contact points, port and keyspace."""
+
+
+class SchemaLocks:
+    """A lock for each keyspace, as long as work holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[KeyspacePlace, asyncio.Lock] = WeakValueDictionary()
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def alone(self, place: KeyspacePlace, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run one work at a time for a keyspace. Work whose caller has given up keeps the lock
+        until Cassandra has answered."""
+
+        async def locked() -> T:
+            async with self._locks.setdefault(place, asyncio.Lock()):
+                return await work()
+
+        running = asyncio.create_task(locked())
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        running.add_done_callback(_seen)
+        return await asyncio.shield(running)
+
+    async def finish(self) -> None:
+        """Return when no work is under way."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+
+def place_of(cassandra: Cassandra) -> KeyspacePlace:
+    """Return what two QueueClusters over one keyspace have in common, as far as their specs show
+    it."""
+    return frozenset(cassandra.contact_points), cassandra.port, cassandra.keyspace
+
+
+def _seen(running: asyncio.Task[Any]) -> None:
+    """Look at the error of work whose caller has given up, which asyncio would log."""
+    if not running.cancelled():
+        running.exception()
+
 
 CONDITIONS = {"rabbitmq": BROKER_READY, "cassandra": VIEW_READY, "s3": BLOBS_READY}
 

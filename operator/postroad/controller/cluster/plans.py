@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.controller.cluster.user_rotation import RotationPace
 from postroad.controller.spec.cluster import Cassandra
 from postroad.controller.spec.parts import AllowedNamespaces
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.conditions import Finding
+from postroad.domain.queues.broker_users import RotationPace
 from postroad.domain.queues.names import QueueName
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker

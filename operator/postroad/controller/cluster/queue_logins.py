@@ -20,19 +20,19 @@ from pydantic import SecretStr
 
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.plans import BrokerPlan, Holder
-from postroad.controller.cluster.user_rotation import (
-    CurrentUser,
-    RotationPace,
-    UserFacts,
-    UserStep,
-    next_user_step,
-)
 from postroad.controller.kubernetes.actions import log_action, log_repair
 from postroad.controller.kubernetes.api import ROTATE, SECRET, USER_SINCE
 from postroad.controller.pods.manifests import QUEUE, belongs_to, is_owned, owned_child
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.conditions import timestamp
-from postroad.domain.queues.broker_users import QueueUser
+from postroad.domain.queues.broker_users import (
+    CurrentUser,
+    QueueUser,
+    RotationPace,
+    UserFacts,
+    UserStep,
+    next_user_step,
+)
 from postroad.domain.values.instants import format_duration
 from postroad.errors import NameTaken
 from postroad.logins import LOGIN

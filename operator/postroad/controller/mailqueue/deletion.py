@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
+from postroad.controller.cluster.claims import QueueClaims
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.plans import QueuePlace
-from postroad.controller.cluster.queue_claims import QueueClaims
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.cluster.quotas import has_configuration
 from postroad.controller.kubernetes.actions import log_action
@@ -42,9 +42,9 @@ from postroad.controller.mailqueue.deletion_progress import (
     named,
     why,
 )
-from postroad.controller.mailqueue.engines import Engines
 from postroad.controller.mailqueue.orphans import OrphanList, OrphanRecord
 from postroad.controller.mailqueue.plan import QueuePlan, plan_of
+from postroad.controller.mailqueue.queue_metrics import Engines
 from postroad.controller.spec.queue_resource import Queue, is_erased_with_its_resource
 from postroad.controller.status.attempts import ends_reconcile, invalid_fields
 from postroad.controller.status.conditions import (

@@ -15,9 +15,8 @@ from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.quotas import has_configuration
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.controller.mailqueue.children import QueueChildren
-from postroad.controller.mailqueue.facts import FactsReader, QueueFacts
 from postroad.controller.mailqueue.orphans import OrphanList
-from postroad.controller.mailqueue.plan import QueuePlan
+from postroad.controller.mailqueue.plan import FactsReader, QueueFacts, QueuePlan
 from postroad.controller.mailqueue.provisioning import SERVER_CONDITIONS, QueueServers
 from postroad.controller.mailqueue.queue_metrics import QueueMetrics
 from postroad.controller.mailqueue.scope import (

@@ -12,7 +12,7 @@ from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_in, hash_of, with_hash
 from postroad.controller.pods.delivery_files import DeliveryFiles
 from postroad.controller.pods.pods import pod_template
-from postroad.controller.spec.handler import Handler
+from postroad.controller.spec.mailqueue import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.domain.values.instants import format_duration
 from postroad.ports.kubernetes import Kind, Object

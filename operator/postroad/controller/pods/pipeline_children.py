@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroad.controller.kubernetes import api
-from postroad.controller.kubernetes.drift import hash_of, with_hash
-from postroad.controller.kubernetes.strategic_merge import merged
+from postroad.controller.kubernetes.drift import hash_of, merged, with_hash
 from postroad.controller.pods.manifests import Child, labels, owned_child
 from postroad.controller.pods.pods import CONTAINER_SECURITY, POD_SECURITY, server_files
 from postroad.controller.spec.parts import check_schedule

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.controller.kubernetes.api import CONFIGURATION_HASH
-from postroad.controller.kubernetes.drift import hash_of
-from postroad.controller.kubernetes.strategic_merge import merged
+from postroad.controller.kubernetes.drift import hash_of, merged
 from postroad.controller.pods.delivery_files import DeliveryFiles
-from postroad.controller.spec.intake import Intake
+from postroad.controller.spec.mailqueue import Intake
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP, ServerFiles, StoreTls
 from postroad.logins import LOGIN, S3_LOGIN

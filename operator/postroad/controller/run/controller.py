@@ -27,11 +27,10 @@ from postroad.controller.kubernetes.actions import log_unexpected, read, reconci
 from postroad.controller.kubernetes.api import MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
-from postroad.controller.mailqueue.engines import Engines
-from postroad.controller.mailqueue.facts import FactsReader
 from postroad.controller.mailqueue.orphans import OrphanList
+from postroad.controller.mailqueue.plan import FactsReader
 from postroad.controller.mailqueue.provisioning import QueueServers
-from postroad.controller.mailqueue.queue_metrics import MetricsSchedule, QueueMetrics
+from postroad.controller.mailqueue.queue_metrics import Engines, MetricsSchedule, QueueMetrics
 from postroad.controller.mailqueue.queues import Queues
 from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
 from postroad.controller.pods.upgrades import Upgrades
@@ -48,8 +47,7 @@ from postroad.controller.run.workqueue import TASKS, Urgency, Workqueue
 from postroad.controller.spec.cluster import DEFAULT_CLASS, pace_of
 from postroad.controller.spec.queue_resource import PipelineProgram, adopted_by, cluster_of
 from postroad.controller.status.attempts import ApiErrors, api_errors, count_error
-from postroad.controller.status.failures import Failures
-from postroad.controller.status.status_writer import StatusWriter
+from postroad.controller.status.status_writer import Failures, StatusWriter
 from postroad.errors import KubernetesConflict, KubernetesError, LeadershipLost, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import COMPLETE, DELETED, LISTED, Kind, Kubernetes, Object

@@ -31,11 +31,11 @@ from postroad.controller.kubernetes.api import (
     MAIL_QUEUE,
     QUEUE_CLUSTER,
 )
-from postroad.controller.leadership.elector import Elector, LeasePlace
-from postroad.controller.leadership.leases import Watchdog
 from postroad.controller.reads import OWN
 from postroad.controller.run.causes import lease_name
 from postroad.controller.run.controller import Controller, Options, follow
+from postroad.controller.run.elector import Elector, LeasePlace
+from postroad.controller.run.leases import Watchdog
 from postroad.errors import KubernetesError, KubernetesRefused, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import Kubernetes

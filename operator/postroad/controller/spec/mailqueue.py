@@ -12,27 +12,183 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from postroad.controller.spec.handler import Handler
-from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.parts import (
     Anything,
     Hostname,
     MailboxText,
     Model,
+    NetworkText,
+    PortInRange,
     Replicas,
     at_least,
+    holds,
 )
 from postroad.controller.spec.pipeline import Pipeline
+from postroad.controller.spec.tls import StoreTls
 from postroad.delivery_settings.delivery import DeliverySettings
-from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration, ObjectName
+from postroad.delivery_settings.hops import Hop
+from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration, ObjectName, Port
+from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
+from postroad.domain.mail.envelope_documents import MAX_HANDED, MAX_HANDING
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.reports.deciding import (
     DELAY_REPORTED_AFTER,
     MAX_RETURNED_BYTES,
     REPORTS_PER_MINUTE,
 )
+from postroad.domain.values.networks import Networks
+from postroad.errors import InvalidInput
+from postroad.settings.programs import HandedBytes
+
+SECOND = timedelta(seconds=1)
+
+HandingTime = Annotated[
+    Duration,
+    holds(lambda each: SECOND <= each <= MAX_HANDING, "timeout must be from 1s to 10m"),
+]
+WebhookText = Annotated[
+    str, Field(max_length=512, pattern=r"^https?://[^@\s#/?]+[^@\s#]*$"), PortInRange
+]
+
+
+class WebhookSpec(Model):
+    """Posts every mail to a webhook: multipart/form-data with the parts `envelope` and `message`,
+    signed as Standard Webhooks has it."""
+
+    url: WebhookText
+    """URL that gets the requests, without a login. A host without a dot is a Service in the
+    MailQueue's namespace. With https, the certificate is verified."""
+
+    secret_ref: SecretReference
+    """Secret with `secret`, in the same namespace: 1 to 4 secrets, one a line, that sign each
+    request. A renewed one is used once the kubelet has written it into the pod, within about a
+    minute; no pod restarts."""
+
+    tls: StoreTls | None = None
+    """TLS to the webhook (`https`), whose certificate and name are always checked. Absent: the
+    system's authorities."""
+
+    timeout: HandingTime = timedelta(seconds=60)
+    """For one mail, from the connection to the answer."""
+
+    largest_bytes: HandedBytes = MAX_HANDED
+    """A longer mail is refused for good."""
+
+
+class FunctionSpec(Model):
+    """Calls a function in Python for every mail, in the worker's own process."""
+
+    name: Annotated[
+        str,
+        Field(
+            max_length=253,
+            pattern=r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*"
+            r":[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$",
+        ),
+    ]
+    """module:function, which the image of the queue has (spec.image)."""
+
+    timeout: HandingTime = timedelta(seconds=60)
+    """For one mail."""
+
+    largest_bytes: HandedBytes = MAX_HANDED
+    """A longer mail is refused for good."""
+
+
+class ByRoutes(Model):
+    """Delivery to the servers that the MX records of each recipient's domain name."""
+
+
+class Handler(Model):
+    """Handler of mails: one of these."""
+
+    relay: Hop | None = None
+    """Hand every mail to one SMTP or LMTP server."""
+
+    mx: ByRoutes | None = None
+    """Deliver to the servers that the MX records of each recipient's domain name, or as the rules
+    of spec.delivery.routing have it. Set `hostname`, since many servers refuse a client without a
+    name. Port 25 must be open towards the Internet."""
+
+    webhook: WebhookSpec | None = None
+    """Post every mail to a webhook."""
+
+    function: FunctionSpec | None = None
+    """Call a function in Python for every mail."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Handler:
+        fields = type(self).model_fields
+        if sum(getattr(self, name) is not None for name in fields) != 1:
+            raise ValueError(f"name one handler: {' or '.join(fields)}")
+        return self
+
+
+class IntakeTls(Model):
+    """TLS with the clients of the intake, from version 1.2 on."""
+
+    cert_ref: SecretReference
+    """Secret with the certificate and its chain in `tls.crt` and the key in `tls.key` (type
+    kubernetes.io/tls, as cert-manager writes it). New sessions use a renewed certificate once the
+    kubelet has written it into the pod, within about a minute; no pod restarts."""
+
+    port: Port | None = None
+    """Port on which clients begin with TLS (RFC 8314: 465), beside the intake's own port, which
+    offers STARTTLS. The same number: instead of it. Absent: none."""
+
+
+class Intake(Model):
+    """The Deployment and the Service `<name>-intake`, which accept mail by SMTP."""
+
+    replicas: Replicas = 1
+    """Number of intake pods."""
+
+    port: Port = 2525
+    """Port of the Service, and port that the pods listen on."""
+
+    relay_from: Annotated[list[NetworkText], Field(min_length=1, max_length=64)] | None = None
+    """Networks whose clients may send, to any recipient: 10.244.0.0/16 or 2001:db8::/32. Required,
+    because no network is safe everywhere. It is compared with the address that a pod sees: that of
+    a node where a load balancer or a node port hides the client's, a loopback address for `kubectl
+    port-forward`."""
+
+    tls: IntakeTls | None = None
+    """TLS with the clients of the intake, from version 1.2 on. Absent: none."""
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports to listen on, by their names in Kubernetes."""
+        secured = None if self.tls is None else self.tls.port
+        plain = {} if secured == self.port else {"smtp": self.port}
+        return plain if secured is None else {**plain, "smtps": secured}
+
+    @property
+    def networks(self) -> Networks:
+        """`relayFrom` as networks. Not checked with the spec, because a spec from before the field
+        existed lacks it, and the operator still reconciles the rest.
+
+        Raises: InvalidInput.
+        """
+        if self.relay_from is None:
+            raise InvalidInput(
+                "spec.intake.relayFrom is missing: list the networks whose clients may send; "
+                "until then the queue's pods stay as they are"
+            )
+        try:
+            return Networks.of(self.relay_from)
+        except InvalidInput as error:
+            raise InvalidInput(f"spec.intake.relayFrom: {error}") from error
+
+    @property
+    def is_open_relay(self) -> bool:
+        """True if every client of the Internet may send."""
+        try:
+            return self.networks.hold_the_internet
+        except InvalidInput:
+            return False
+
 
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
 

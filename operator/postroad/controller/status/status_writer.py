@@ -1,37 +1,103 @@
 """Writes a resource's status when it differs, and Events about the difference.
 
 An Event that is repeated is one object, which counts how often it happened (`series`): its name
-follows from what it reports.
+follows from what it reports. Of all Events about an object, a burst is posted and then few, so that
+what flaps for a day costs the API server no more. The numbers are those of client-go's recorder.
+
+A reconcile that fails writes no status, and the one from before may be wrong by then: its resource
+gets Ready=Unknown, an Event where the API server takes no status, and a metric.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from postroad.controller.kubernetes.actions import log_action
-from postroad.controller.kubernetes.api import EVENT, MAIL_QUEUE
+from postroad.controller.kubernetes.api import EVENT, MAIL_QUEUE, Key
 from postroad.controller.kubernetes.drift import hash_of
-from postroad.controller.kubernetes.event_pace import EventPace
 from postroad.controller.kubernetes.resource_states import ResourceStates
-from postroad.controller.status.attempts import UNAVAILABLE
+from postroad.controller.status.attempts import UNAVAILABLE, unexpected
 from postroad.controller.status.conditions import (
     PAUSED_BY_USER,
     PENDING,
     PIPELINE_READY,
     PODS_NOT_READY,
     READY,
+    RECONCILING,
+    STALLED,
+    Finding,
+    Truth,
+    failed,
     shortened,
 )
-from postroad.controller.status.status import Status, changed_conditions
-from postroad.errors import KubernetesConflict, KubernetesError, KubernetesUnavailable
+from postroad.controller.status.status import Report, Status, changed_conditions, composed
+from postroad.errors import (
+    KubernetesConflict,
+    KubernetesError,
+    KubernetesUnavailable,
+    LeadershipLost,
+    PostroadError,
+)
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
-from postroad.telemetry import logs
+from postroad.telemetry import logs, metrics
+from postroad.telemetry.metrics import Sample
+
+BURST = 25
+"""Posts about one object before they are fewer."""
+
+REFILL = timedelta(minutes=5)
+"""After so long one more is posted."""
+
+TOGETHER = timedelta(minutes=1)
+"""Within so long the repetitions of an Event are posted together."""
+
+MAX_NAMES = 100
+"""Events about an object that are counted; a further one begins the counts anew."""
+
+
+@dataclass(slots=True)
+class _Posts:
+    """Posts that an object has left, and since when; the Events about it: when each was posted last
+    (None: never), and how often it happened since."""
+
+    left: float
+    at: timedelta
+    events: dict[str, tuple[timedelta | None, int]] = field(default_factory=dict)
+
+
+class EventPace:
+    """Paces the Events of each object, by its uid."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, _Posts] = {}
+
+    def due(self, uid: str, name: str, now: timedelta) -> int:
+        """Count an Event; return how often it happened since it was posted, 0 where it is not to be
+        posted now."""
+        posts = self._objects.setdefault(uid, _Posts(BURST, now))
+        if len(posts.events) > MAX_NAMES:
+            posts.events.clear()
+        posted_at, times = posts.events.get(name, (None, 0))
+        posts.left, posts.at = min(BURST, posts.left + (now - posts.at) / REFILL), now
+        is_soon = posted_at is not None and now - posted_at < TOGETHER
+        if is_soon or posts.left < 1:
+            posts.events[name] = posted_at, times + 1
+            return 0
+        posts.left -= 1
+        posts.events[name] = now, 0
+        return times + 1
+
+    def forget(self, uid: str) -> None:
+        """Forget an object that is gone. Idempotent."""
+        self._objects.pop(uid, None)
+
 
 _log = logs.logger("controller")
 
@@ -51,11 +117,11 @@ class Shortened:
     def expected(self, after: Status) -> Status:
         """Return what the API server would keep of a status."""
         result = dict(after)
-        for field, (written, kept) in self.fields.items():
+        for name, (written, kept) in self.fields.items():
             if kept is None:
-                result.pop(field, None)
-            elif result.get(field) == written:
-                result[field] = kept
+                result.pop(name, None)
+            elif result.get(name) == written:
+                result[name] = kept
         return result
 
 
@@ -258,3 +324,71 @@ def event_object(
 
 def _within_bytes(note: str) -> str:
     return note.encode()[:1024].decode(errors="ignore")
+
+
+MAX_UNREPORTED = 3
+"""Reconciles in a row that fail before the status reports it: a moment without answers, or another
+process that writes meanwhile, is over by then."""
+
+
+class Failures:
+    """Since when the reconciles of each resource fail, or lack answers of the API server."""
+
+    def __init__(self, status_writer: StatusWriter, clock: Clock) -> None:
+        self._status_writer = status_writer
+        self._clock = clock
+        self._since: dict[Key, datetime] = {}
+        self._in_a_row: Counter[Key] = Counter()
+
+    def has(self, key: Key) -> bool:
+        """True if the last reconcile failed, or lacked answers."""
+        return key in self._since
+
+    def lasts(self, key: Key) -> bool:
+        """True if reconciles have failed so often that the status is to report it."""
+        return self._in_a_row[key] >= MAX_UNREPORTED
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield for each resource since when its reconciles fail."""
+        for key, since in self._since.items():
+            yield (key.kind, key.namespace, key.name), since.timestamp()
+
+    def add(self, key: Key) -> None:
+        """Count a reconcile that failed."""
+        self._since.setdefault(key, self._clock.now())
+        self._in_a_row[key] += 1
+
+    def end(self, key: Key, *, lacked_answers: bool = False) -> None:
+        """Note a reconcile that wrote what it found, or a resource that is gone."""
+        self._in_a_row.pop(key, None)
+        if lacked_answers:
+            self._since.setdefault(key, self._clock.now())
+        else:
+            self._since.pop(key, None)
+
+    async def report(self, kind: Kind, found: Object, error: Exception) -> None:
+        """Write Ready=Unknown with the error into a status. Its other conditions stay: they are of
+        the generation that they name."""
+        finding = _finding(error)
+        trying = replace(finding, condition=RECONCILING, truth=Truth.TRUE)
+        before, generation = found.get("status") or {}, found["metadata"]["generation"]
+        report = Report(
+            [replace(finding, truth=Truth.UNKNOWN), trying],
+            {"observedGeneration": before.get("observedGeneration")},
+            replaced=frozenset({STALLED}),
+        )
+        after = composed(before, report, generation, self._clock.now())
+        try:
+            await self._status_writer.write(kind, found, after)
+        except LeadershipLost:
+            raise
+        except Exception as refused:
+            _log.warning("the API server took no status", kind=kind.name, error=str(refused))
+            metrics.UNWRITTEN_STATUSES.labels(kind.name).inc()
+            note = f"the status is not of now: {_finding(refused).message}; {finding.message}"
+            event = Announcement(WARNING, "StatusNotWritten", note)
+            await self._status_writer.announce(found, [event])
+
+
+def _finding(error: Exception) -> Finding:
+    return failed(READY, error) if isinstance(error, PostroadError) else unexpected(READY, error)

@@ -1,13 +1,19 @@
-"""Users at the broker that the programs of one mail queue have.
+"""Users at the broker that the programs of one mail queue have, and the next step of their
+rotation.
 
 A broker has its users for all vhosts together, so a name carries the token of the QueueCluster
-(`Claimant`), which no other QueueCluster has. Source: ADR 0042.
+(`Claimant`), which no other QueueCluster has. A queue has two users, of which the Secret has one,
+the current. The Secret is written last, so that a step which was broken off is repeated, and no
+process has had the password that it made. Source: ADR 0042.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
 
 from postroad.domain.queues.names import QueueName
 
@@ -44,3 +50,55 @@ class QueueUser:
         if found is None:
             return None
         return cls(QueueName(found[1], found[2]), found[3], found[4])
+
+
+class UserStep(Enum):
+    BEGIN = "give it a new password, and write the Secret"
+    SWITCH = "the same, while programs still use the other one"
+    RESTORE = "give it the Secret's password again"
+    REVOKE = "delete it"
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentUser:
+    """Facts that the Secret tells of the user in it: since when it is there, and for which value of
+    the annotation; empty: for none."""
+
+    user: QueueUser
+    since: datetime
+    rotated: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UserFacts:
+    """`first`: the queue's user `a`. `rights`: the users that exist, and whether each has what it
+    should have. `asked`: the annotation of the MailQueue."""
+
+    first: QueueUser
+    current: CurrentUser | None
+    rights: Mapping[QueueUser, bool]
+    asked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RotationPace:
+    """`overlap`: for how long both users are valid. `period`: between two switches."""
+
+    overlap: timedelta
+    period: timedelta
+
+
+def next_user_step(
+    facts: UserFacts, pace: RotationPace, now: datetime
+) -> tuple[UserStep, QueueUser] | None:
+    """Return the step to carry out, and the user that it is about; None: all is as it should be."""
+    current = facts.current
+    if current is None:
+        return UserStep.BEGIN, facts.first
+    if not facts.rights.get(current.user, False):
+        return UserStep.RESTORE, current.user
+    other, age = current.user.other, now - current.since
+    if other in facts.rights:
+        return (UserStep.REVOKE, other) if age >= pace.overlap else None
+    is_asked = facts.asked not in ("", current.rotated)
+    return (UserStep.SWITCH, other) if age >= pace.period or is_asked else None

@@ -1,12 +1,13 @@
 """Sites under control of administrators: suspended ones, which a site's replies add to, and those
-that are to be tried now; and what the shared state has of this worker's sites.
+that are to be tried now; and what the shared state has of this worker's sites, read for all that a
+worker obeys there in one request.
 
-Shared state that is away changes nothing: the suspensions that were read last hold until they are
-over. Source: ADR 0062, 0067.
+Shared state that is away is warned of once, and changes nothing: the suspensions that were read
+last hold until they are over. Source: ADR 0062, 0067, 0069.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -21,13 +22,68 @@ from postroad.domain.delivery.sites import (
 )
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.values.instants import rfc3339
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, PostroadError
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import SharedState, Topic
 from postroad.telemetry.logs import logger
-from postroad.worker.sites.shared_state import SharedStateUse
 
 _log = logger("worker")
+
+
+class SharedStateUse:
+    """Access of one task to a shared state."""
+
+    def __init__(self) -> None:
+        self._is_away = False
+
+    @contextmanager
+    def unless_away(self) -> Iterator[None]:
+        """Go on without the shared state while it is away."""
+        try:
+            yield
+        except Exception as error:  # a driver's bug must not end the loop
+            if not self._is_away:
+                text = error.explain() if isinstance(error, PostroadError) else repr(error)
+                _log.warning("the shared state of the queue cannot be used", error=text)
+            self._is_away = True
+        else:
+            self._is_away = False
+
+
+READ_EVERY = timedelta(seconds=5)
+"""After which every worker obeys what an administrator publishes."""
+
+Obey = Callable[[Mapping[str, str] | None], Awaitable[None]]
+"""Takes the entries of one topic by name; None: the shared state is away, so that what was read
+last holds, and time has passed."""
+
+
+class SharedStateReader:
+    """Lets a worker obey entries: each function of `obeyed` gets those of its topic, in their
+    order."""
+
+    def __init__(
+        self, shared_state: SharedState, clock: Clock, obeyed: Mapping[Topic, Obey]
+    ) -> None:
+        self._shared, self._clock, self._obeyed = shared_state, clock, obeyed
+        self._reading = SharedStateUse()
+        self._obeying = {topic: SharedStateUse() for topic in obeyed}
+
+    async def run(self) -> None:
+        """Read, until cancelled; the first time after a pause."""
+        while True:
+            await self._clock.sleep(READ_EVERY)
+            await self.read()
+
+    async def read(self) -> None:
+        """Read once. What one topic leads to may fail alone."""
+        found: Mapping[Topic, Mapping[str, str]] = {}
+        with self._reading.unless_away():
+            found = await self._shared.published_about(tuple(self._obeyed))
+        for topic, obey in self._obeyed.items():
+            with self._obeying[topic].unless_away():
+                await obey(found.get(topic))
+
 
 PUBLISH_EVERY = timedelta(seconds=15)
 PUBLISHED_FOR = timedelta(seconds=60)

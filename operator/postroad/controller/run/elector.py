@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 from postroad.controller.kubernetes.api import LEASE, MANAGED_BY
-from postroad.controller.leadership import leases
+from postroad.controller.run import leases
 from postroad.errors import KubernetesConflict, KubernetesError, LeadershipLost
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import Kubernetes, Object

@@ -1,1 +1,0 @@
-"""The Lease by which one operator leads, and the fence of its writes."""
