@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import secrets
 
-from postroad.adapters.cassandra.connection.connection import Access
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.connection import Access
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.rabbitmq.connection import Access as RabbitMQAccess
 from postroad.bootstrap.cluster import rabbitmq_access
 from postroad.settings import Settings, from_environment

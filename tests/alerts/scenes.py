@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from contract.queue_harness import plain_mail
-from postroad.adapters.cassandra.connection.clocks import HostClocks
+from postroad.adapters.cassandra.clocks import HostClocks
 from postroad.adapters.memory.fault_injection import Step, away
-from postroad.adapters.memory.history import FixedConfiguration
-from postroad.adapters.memory.servers import MemoryServers
-from postroad.bootstrap.delivery.file import DeliveryFile
+from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers
+from postroad.bootstrap.delivery_file import DeliveryFile
 from postroad.controller.kubernetes.api import DEPLOYMENT
 from postroad.controller.run.elector import Elector, LeasePlace
 from postroad.distributed.engine.engine import Parts

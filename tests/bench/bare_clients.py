@@ -18,8 +18,8 @@ from cassandra.cluster import Session as DriverSession
 from cassandra.query import BatchStatement, BatchType
 from pika.adapters.asyncio_connection import AsyncioConnection
 
-from postroad.adapters.cassandra.connection.connection import Access, cluster_of
-from postroad.adapters.cassandra.connection.session import Statement
+from postroad.adapters.cassandra.connection import Access, cluster_of
+from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.s3.clients import ObjectClients
 
 

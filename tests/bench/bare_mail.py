@@ -19,7 +19,7 @@ from bench.queue_setup import BenchServers, queue_names
 from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Entry, EntryKey, Traits, place
 from postroad.domain.queues.names import QueueName

@@ -30,10 +30,10 @@ from uuid import UUID
 from bench.bare_clients import BareCassandra, BareStore
 from bench.queue_setup import BenchServers
 from postroad.adapters.cassandra import mark_statements, statements
-from postroad.adapters.cassandra.connection.session import Statement
+from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.adapters.rabbitmq.topology import DELAYS, delay_key
 from postroad.configuration import configured
 from postroad.domain.configuration.rules import ViewConfiguration

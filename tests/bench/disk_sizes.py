@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.schema import AGING_TABLES
+from postroad.adapters.cassandra.session import Session
 from stack import folders
 
 TOLD_EVERY = 30.0

@@ -20,8 +20,8 @@ from bench.results import Result, compared
 from peers.postfix import UNTHROTTLED, Postfix, smtp_source
 from peers.server import Road
 from postroad import Mail, open_queue
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.store.engine import Engine

@@ -21,8 +21,8 @@ from kubernetes import client, config
 
 from bench.operator_setup import Site
 from postroad.adapters.cassandra import history, statements
-from postroad.adapters.cassandra.connection.connection import cluster_of
-from postroad.adapters.cassandra.connection.session import Statement
+from postroad.adapters.cassandra.connection import cluster_of
+from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.topology import DeclaredExchange, Topology
 from postroad.controller.kubernetes.api import GROUP, MAIL_QUEUE, VERSION

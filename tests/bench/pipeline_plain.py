@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import servers
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import PARTITION, select
 from postroad.adapters.cassandra.store import CassandraViewStore
 

@@ -23,7 +23,7 @@ from bench.pipeline_turns import measure_turns
 from bench.queue_setup import BenchServers, fresh_servers, queue_names
 from bench.results import Result, compared
 from postroad import open_queue
-from postroad.distributed import opening
+from postroad.distributed import mail_queue
 from postroad.telemetry import logs
 from support.planted_faults import PlantedFaults
 
@@ -53,7 +53,7 @@ def measure() -> list[Result]:
 
 
 async def _measure_audit() -> list[Result]:
-    opening.MAX_RACING = 10 * HOUR  # so that mail of some hours ago fits in
+    mail_queue.MAX_RACING = 10 * HOUR  # so that mail of some hours ago fits in
     async with fresh_servers() as target, queue_names(target) as name:
         url = f"distributed://{name}"
         async with open_queue(url, create=True, settings=target.settings):

@@ -23,7 +23,7 @@ from bench.pipeline_plain import PAGE
 from bench.queue_setup import BenchServers, fresh_servers, queue_names
 from bench.results import Result, compared, progress
 from postroad import open_queue
-from postroad.distributed import opening
+from postroad.distributed import mail_queue
 from postroad.domain.queues.names import QueueName
 from postroad.ports.view import View
 from support.planted_faults import PlantedFaults
@@ -39,7 +39,7 @@ CASE = f"{TURNS:,} turns, {CORES} cores"
 
 async def measure_turns() -> list[Result]:
     """Plant turns, archive them, and ask. Needs root."""
-    opening.MAX_RACING = (HOURS + 2) * HOUR  # so that mail of some hours ago fits in
+    mail_queue.MAX_RACING = (HOURS + 2) * HOUR  # so that mail of some hours ago fits in
     async with fresh_servers() as target, queue_names(target) as name:
         url = f"distributed://{name}"
         async with open_queue(url, create=True, settings=target.settings):

@@ -16,7 +16,7 @@ import servers
 from bench.queue_setup import BenchServers, fresh_name
 from bench.results import Result, compared, progress
 from postroad.adapters.cassandra import statements
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.values.identifiers import id_at
 from postroad.ports.view import DeadLetter

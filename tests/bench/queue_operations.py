@@ -17,7 +17,7 @@ from bench.queue_rates import enter, ours
 from bench.queue_setup import BenchServers
 from bench.results import Result, compared
 from postroad.adapters.cassandra import mark_statements, statements
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.rabbitmq.consumer import Subscription
 from postroad.adapters.rabbitmq.publisher import Unconfirmed
 from postroad.adapters.rabbitmq.publisher import _Confirming as Publishing

@@ -21,7 +21,7 @@ import servers
 from bench.queue_setup import BenchServers
 from bench.results import Result, compared, percentile, progress
 from postroad.adapters.cassandra import mark_statements
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.view import CassandraView

@@ -16,9 +16,9 @@ from chaos.checker import Kind
 from chaos.nemesis import Fault, birth_offset
 from postroad.adapters.cassandra.view import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
-from postroad.adapters.memory.view import view as memory_view
+from postroad.adapters.memory import view
 from postroad.adapters.s3 import blobs as s3_blobs
-from postroad.distributed import opening
+from postroad.distributed import mail_queue
 from postroad.distributed.administration import dead_queue
 from postroad.distributed.dequeue import dispatch
 from postroad.distributed.engine.engine import Engine
@@ -72,7 +72,7 @@ def _begin(now: Callable[[Engine], Awaitable[datetime]]) -> Callable[[Engine], A
     async def begin(engine: Engine) -> None:
         if (await engine.limits_cache.refresh()).browse_start is None:
             window = engine.configuration.effective().writing.slice_window
-            start = slice_of(await now(engine) - opening.MAX_RACING, window)
+            start = slice_of(await now(engine) - mail_queue.MAX_RACING, window)
             await engine.view.advance(browse_start=start, content_start=start)
             await engine.limits_cache.refresh()
 
@@ -150,7 +150,7 @@ BITES: Mapping[str, Bite] = {
         "every claim is granted",
         Kind.DUPLICATE,
         lambda: [
-            (memory_view.MemoryView, "claim", _granted),
+            (view.MemoryView, "claim", _granted),
             (cassandra_view.CassandraView, "claim", _granted),
         ],
     ),
@@ -165,14 +165,17 @@ BITES: Mapping[str, Bite] = {
     "creation": Bite(
         "a queue is created by any clock, and late mail is neither refused nor rescued",
         Kind.LOST,
-        lambda: [(opening, "begin", _begin(lambda engine: _own_now(engine.limits_cache))), *BEHIND],
+        lambda: [
+            (mail_queue, "begin", _begin(lambda engine: _own_now(engine.limits_cache))),
+            *BEHIND,
+        ],
         _is_born_ahead,
     ),
     "browse start": Bite(
         "browse start follows the clock of its process, and late mail is not refused or rescued",
         Kind.LOST,
         lambda: [
-            (opening, "begin", _begin(lambda engine: engine.limits_cache.view_now())),
+            (mail_queue, "begin", _begin(lambda engine: engine.limits_cache.view_now())),
             (LimitsCache, "check_clock", _nothing),
             (LimitsCache, "earliest_now", _own_now),
             *BEHIND,

@@ -19,7 +19,7 @@ from chaos.history import FileRecorder
 from chaos.opening import Opening
 from chaos.pace import QUICK
 from chaos.remains import remains
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.cluster import connect
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment

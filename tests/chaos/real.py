@@ -20,7 +20,7 @@ from chaos.history import Event, FileRecorder
 from chaos.nemesis import BIRTH, RATES, STEPS, Fault, Means, Menu, birth_offset, carry_out
 from chaos.pace import QUICK
 from chaos.process import Job
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.ports.view import TableOptions
 from postroad.settings import from_environment

@@ -18,7 +18,7 @@ from chaos.opening import NAMESPACE
 from chaos.pace import QUICK
 from postroad.adapters.cassandra.view.rows import month_of_gone
 from postroad.distributed.maintenance import audit, row_maintenance
-from postroad.distributed.maintenance.lost_messages import REPAIRER
+from postroad.distributed.maintenance.row_maintenance import REPAIRER
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.domain.values.identifiers import moment_of
 from support.servers import cql, store_client

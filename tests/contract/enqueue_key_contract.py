@@ -9,8 +9,7 @@ from uuid import UUID
 
 from postroad.domain.queues.entries import EntryKey
 from postroad.domain.values.identifiers import id_at
-from postroad.ports.enqueue_keys import KeyedEntry
-from postroad.ports.view import View, ViewStore
+from postroad.ports.view import KeyedEntry, View, ViewStore
 
 START = datetime(2026, 1, 1, 10, tzinfo=UTC)
 TOKEN, OTHER = bytes(31) + b"\x01", bytes(31) + b"\xff"

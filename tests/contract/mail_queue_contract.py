@@ -22,7 +22,7 @@ from contract.queue_harness import (
     names,
     plain_mail,
 )
-from postroad.domain.delivery.endings import DeferItem, Done, ItemEnding, Reject, RetryItem
+from postroad.domain.delivery.retries import DeferItem, Done, ItemEnding, Reject, RetryItem
 from postroad.domain.mail.mail import (
     Content,
     DsnOptions,
@@ -35,8 +35,7 @@ from postroad.domain.mail.mail import (
 from postroad.domain.mail.shapes import Scanner, shape_of
 from postroad.domain.queues.selection import Selector
 from postroad.errors import EntryEnded, InvalidInput, QueueClosed
-from postroad.ports.administration import EXPIRED
-from postroad.ports.mail_queue import MailQueue
+from postroad.ports.mail_queue import EXPIRED, MailQueue
 from postroad.telemetry.metrics import of_queue
 from support.sink import Sink
 from support.smtp_relay import relay_to

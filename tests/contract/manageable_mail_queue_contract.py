@@ -11,8 +11,7 @@ from contract.queue_harness import Consumer, Harness, names, plain_mail
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
-from postroad.ports.administration import Operation
-from postroad.ports.mail_queue import MailQueue
+from postroad.ports.mail_queue import MailQueue, Operation
 
 ALL = Selector.all()
 

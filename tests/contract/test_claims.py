@@ -8,15 +8,15 @@ import pytest
 
 import servers
 from contract.claim_contract import FIRST, SECOND, ClaimContract, CountedClaimContract, claimed
-from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.keyspace_claim import KeyspaceClaim
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.store import KeyspaceClaim
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.memory.broker import ClaimedObject, MemoryClaimRecord
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.adapters.rabbitmq.connection import Access
-from postroad.adapters.rabbitmq.queue_claim import QueueClaim
+from postroad.adapters.rabbitmq.queue_users import QueueClaim
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
 from postroad.bootstrap.cluster import s3_access

@@ -8,9 +8,9 @@ import pytest
 
 import servers
 from contract.history_contract import HistoryContract
-from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.adapters.memory.history import MemoryHistory
+from postroad.adapters.cassandra.session import Session
+from postroad.adapters.memory.servers import MemoryHistory
 from postroad.ports.history import History
 from support.keyspaces import keyspace
 

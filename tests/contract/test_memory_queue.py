@@ -24,8 +24,7 @@ from contract.manageable_mail_queue_contract import (
 from contract.outcomes_contract import KeepingHarness, OutcomesContract
 from contract.queue_harness import VirtualTime, names, plain_mail
 from postroad import open_queue
-from postroad.adapters.memory.history import FixedConfiguration
-from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers, MemoryWorld
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration

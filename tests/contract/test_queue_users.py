@@ -17,7 +17,7 @@ import pytest
 
 import servers
 from contract.queue_users_contract import BrokerWithUsers, QueueUsersContract
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.broker import RabbitMQ

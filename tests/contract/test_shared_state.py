@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 import servers
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld

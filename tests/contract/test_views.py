@@ -12,14 +12,14 @@ from contract.enqueue_key_contract import EnqueueKeyContract
 from contract.purge_watermark_contract import PurgeWatermarkContract
 from contract.view_contract import Spoil, ViewContract
 from postroad.adapters.cassandra import statements
-from postroad.adapters.cassandra.connection.session import Session, Statement
 from postroad.adapters.cassandra.mark_statements import OUTCOME_COLUMNS
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import ENTRY, ROW_COLUMNS, select
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.cassandra.view import rows
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.adapters.memory.view.tables import Tables
+from postroad.adapters.memory.tables import Tables
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.queues.entries import Ending, EndingKind, Entry, EntryKey, Mark
 from postroad.ports.view import DeadLetter, ViewStore

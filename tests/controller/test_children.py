@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.kubernetes import absences
+from postroad.controller import reads
 from postroad.controller.kubernetes.api import (
     AUTOSCALERS,
     CONFIG_MAP,
@@ -178,7 +178,7 @@ async def test_a_changed_secret_reaches_the_operator_and_replaces_no_pods(ready:
 async def test_replicas_are_the_autoscalers_as_long_as_there_is_one(
     ready: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(absences, "PATIENCE", 5 * QUICK.full)
+    monkeypatch.setattr(reads, "PATIENCE", 5 * QUICK.full)
     (autoscaler, _) = AUTOSCALERS
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "outgoing-worker"}
     made = await ready.api.create(

@@ -28,8 +28,8 @@ import structlog
 
 from crash.world import Inline
 from postroad import Mail, Outcome
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded.log import slots
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe, open_store

@@ -21,8 +21,8 @@ from typing import Any
 from crash import driver
 from crash.world import Inline
 from postroad import Mail
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.log.options import FreeSpace, StoreLimits
 from postroad.embedded.log.spool_files import SpoolFiles

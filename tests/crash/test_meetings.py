@@ -14,7 +14,7 @@ from postroad.embedded.log.segments import LiveEntry
 from postroad.embedded.store import leases
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import StoreFailed
-from postroad.ports.administration import Operation
+from postroad.ports.mail_queue import Operation
 
 HOUR = timedelta(hours=1)
 

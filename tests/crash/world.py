@@ -23,7 +23,7 @@ from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import BlobMissing
-from postroad.ports.administration import Operation
+from postroad.ports.mail_queue import Operation
 from support.memory.clock import ManualClock, SeededRandomness
 
 T = TypeVar("T")

@@ -10,12 +10,11 @@ import pytest
 
 import servers
 from postroad.adapters.cassandra import mark_statements, statements
-from postroad.adapters.cassandra.connection.session import Row, Session, Statement
+from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.adapters.cassandra.view.view import CassandraView
-from postroad.adapters.memory.history import FixedConfiguration
-from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers, MemoryWorld
 from postroad.distributed.engine.engine import Engine, Parts
-from postroad.distributed.maintenance.cleanup import Cleanup
+from postroad.distributed.maintenance.maintenance import Cleanup
 from postroad.domain.configuration.rollout import MAX_READ_LEASE
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.mail.mail import Envelope

@@ -14,7 +14,7 @@ import pytest
 
 import servers
 from contract.view_contract import NO_TRAITS, PARTITION, entry, erase, time_of
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.entries import PurgeWatermark

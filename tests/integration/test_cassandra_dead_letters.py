@@ -13,7 +13,7 @@ import pytest
 
 import servers
 from postroad.adapters.cassandra import statements
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.values.identifiers import id_at
 from postroad.ports.view import DeadLetter

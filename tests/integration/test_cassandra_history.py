@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 import pytest
 
 import servers
-from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.history import CassandraHistory
+from postroad.adapters.cassandra.session import Session
 from postroad.configuration import settle
 from postroad.domain.configuration.documents import from_document
 from postroad.domain.configuration.history import decide, fold, replay

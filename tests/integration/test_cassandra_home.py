@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 import servers
-from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.adapters.cassandra.home import KEY
+from postroad.adapters.cassandra.history import KEY, CassandraHistory
+from postroad.adapters.cassandra.session import Session
 from postroad.errors import ViewRefused
 from support.keyspaces import keyspace
 

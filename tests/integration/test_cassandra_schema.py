@@ -13,7 +13,7 @@ import pytest
 
 import servers
 from postroad.adapters.cassandra import schema
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Entry, Traits, place

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 import servers
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.errors import CredentialsRefused, ServerError, ViewRefused, ViewUnavailable
 
 pytestmark = pytest.mark.needs("cassandra")

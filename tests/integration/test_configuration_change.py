@@ -17,8 +17,8 @@ from uuid import UUID
 import pytest
 
 import servers
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.memory.history import FixedConfiguration
+from postroad.adapters.clocks import MachineClock, SystemRandomness
+from postroad.adapters.memory.servers import FixedConfiguration
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.distributed import create_tables
 from postroad.configuration import LeasedConfiguration, settle

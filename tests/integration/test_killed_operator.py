@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import servers
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.kubernetes.api_requests import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import FIELD_MANAGER

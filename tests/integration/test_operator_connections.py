@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.bootstrap.cluster import connect
 from postroad.controller.credentials import Connections, read_credentials
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET

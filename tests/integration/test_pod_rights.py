@@ -13,7 +13,7 @@ import pytest
 
 import servers
 from postroad import Mail, open_queue
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.s3.blobs import PART_BYTES, S3Blobs
 from postroad.adapters.s3.store import Store
 from postroad.bootstrap.cluster import ClusterServers, s3_access

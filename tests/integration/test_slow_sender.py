@@ -12,9 +12,8 @@ import pytest
 
 from contract.queue_harness import plain_mail
 from postroad import Mail
-from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.disk.threads import ThreadPool
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
+from postroad.adapters.disk.files import DiskFiles, ThreadPool
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.store.engine import Engine

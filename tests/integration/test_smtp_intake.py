@@ -19,7 +19,7 @@ from typing import cast
 import pytest
 import uvloop
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail.mail import Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.domain.values.networks import EVERY_ADDRESS, NO_ADDRESS

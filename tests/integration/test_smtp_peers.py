@@ -9,7 +9,7 @@ from typing import Any, cast
 import aiosmtplib
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.intake.context import IntakeContext

@@ -8,9 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.memory.history import FixedConfiguration
-from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.adapters.clocks import MachineClock, SystemRandomness
+from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers, MemoryWorld
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue

@@ -15,13 +15,13 @@ from typing import cast
 import pytest
 import uvloop
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import ClientLimits
 from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
 from postroad.ports.mail_queue import MailQueue
-from postroad.smtp.server.certificates import ServerCertificate
+from postroad.smtp.server import ServerCertificate
 from postroad.telemetry.metrics import FAILED_HANDSHAKES
 from support.certificates import Certificates
 from support.recording_queue import RecordingQueue

@@ -48,7 +48,7 @@ ROOMS: Mapping[str, Room] = {
     "configuration": Room(("tests/unit/configuration", "tests/unit/distributed")),
     "intake": Room(("tests/unit/intake",)),
     "worker": Room(("tests/unit/worker",)),
-    "adapters/network": Room(
+    "smtp": Room(
         ("tests/unit/adapters", "tests/unit/intake", "tests/contract/test_connections.py",
          "tests/integration/test_connection_wire.py", "tests/integration/test_smtp_reply_table.py",
          "tests/integration/test_smtp_next_hops.py", "tests/integration/test_smtp_relay.py",

@@ -35,7 +35,7 @@ from peers.postfix import Postfix
 from peers.server import Peer, Road
 from peers.table import settle
 from peers.tap import Tap
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail.mail import Mail
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer

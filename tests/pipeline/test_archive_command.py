@@ -26,7 +26,7 @@ from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import Entry, Partition, UndecodableRow, slice_of
 from postroad.domain.queues.names import QueueName
 from postroad.pipeline.spark.lake.lake import LakeTables, open_lake
-from postroad.pipeline.spark.reading.spark_conf import lake_folder, s3_settings
+from postroad.pipeline.spark.spark_conf import lake_folder, s3_settings
 from postroad.ports.servers import Servers
 from postroad.ports.view import View
 from postroad.settings import from_environment

@@ -15,7 +15,7 @@ from click.testing import Result
 
 from pipeline.conftest import RunJob
 from postroad import Mail, open_queue
-from postroad.distributed import opening
+from postroad.distributed import mail_queue
 from postroad.domain.queues.names import QueueName
 from postroad.pipeline.results.findings import FindingKind
 from postroad.ports.broker import Broker
@@ -108,7 +108,7 @@ class Traffic:
 async def test_exactly_the_planted_faults_are_found_and_repaired_beside_traffic(
     run_job: RunJob, url: str, name: QueueName, real: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "MAX_RACING", 9 * HOUR)  # mail of some hours ago fits in
+    monkeypatch.setattr(mail_queue, "MAX_RACING", 9 * HOUR)  # mail of some hours ago fits in
     view, bucket = real.views().view(str(name)), name.bucket("postroad-")
     blobs, broker = real.blobs(bucket), real.broker(name)
     async with open_queue(url, create=True) as queue:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import servers
 from pipeline.conftest import own_connection
-from postroad.adapters.cassandra.connection.connection import Access
+from postroad.adapters.cassandra.connection import Access
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.distributed.entries.live_slices import with_marks
 from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
@@ -37,8 +37,8 @@ from postroad.pipeline.archive.planning import ReadCounts
 from postroad.pipeline.java.key_stores import KeyStores
 from postroad.pipeline.spark.columns import plain
 from postroad.pipeline.spark.lake.schema import ENTRIES
-from postroad.pipeline.spark.reading.reading import PartitionReader
-from postroad.pipeline.spark.reading.spark_conf import cassandra_settings
+from postroad.pipeline.spark.reading import PartitionReader
+from postroad.pipeline.spark.spark_conf import cassandra_settings
 from postroad.ports.view import View
 from postroad.tls import ClientTls, Encryption
 from support.certificates import Certificates

@@ -9,7 +9,7 @@ import pytest
 
 from postroad.domain.queues.names import QueueName, key_of_bytes
 from postroad.domain.values.identifiers import id_at
-from postroad.pipeline.spark.reading.listing import KeyRange, all_ranges, beside, day_of
+from postroad.pipeline.spark.jobs.audit_run import KeyRange, all_ranges, beside, day_of
 
 NAME = QueueName("mail", "outgoing")
 NOW, DAY = datetime(2026, 3, 2, 23, 59, tzinfo=UTC), timedelta(days=1)

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.adapters.cassandra.connection.session import UNSET
 from postroad.adapters.cassandra.mark_statements import MARK_COLUMNS
+from postroad.adapters.cassandra.session import UNSET
 from postroad.adapters.cassandra.statements import ROW_COLUMNS
 from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
@@ -34,7 +34,7 @@ from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.archive.planning import ReadCounts
 from postroad.pipeline.spark import columns
 from postroad.pipeline.spark.lake.schema import ENTRIES
-from postroad.pipeline.spark.reading.reading import counts_of, entry_lines, products
+from postroad.pipeline.spark.reading import counts_of, entry_lines, products
 from postroad.pipeline.states import STATES, EntryFlags
 from support.entry_lines import entry_line
 from support.lake_frames import in_order, lines_in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from postroad.adapters.cassandra.connection.connection import Access
+from postroad.adapters.cassandra.connection import Access
 from postroad.bootstrap.cluster import cassandra_access
 from postroad.settings import from_environment
 

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.view.view import MemoryView
+from postroad.adapters.memory.view import MemoryView
 from postroad.distributed.entries.live_slices import with_marks
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.selection import Selector

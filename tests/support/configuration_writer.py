@@ -10,8 +10,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import servers
-from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.history import CassandraHistory
+from postroad.adapters.cassandra.session import Session
 from postroad.configuration import settle
 from postroad.domain.configuration.history import ConfigurationEvent, ConfigurationRefused
 from postroad.domain.configuration.rules import ViewConfiguration

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.memory.history import FixedConfiguration
+from postroad.adapters.clocks import MachineClock, SystemRandomness
+from postroad.adapters.memory.servers import FixedConfiguration
 from postroad.bootstrap.cluster import connect
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.engine.timing import Timing

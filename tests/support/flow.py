@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import cast
 
 from contract.queue_harness import plain_mail
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.cli.processes.long_running import run_maintenance
 from postroad.errors import BlobMissing, EntryEnded, PostroadError
 from postroad.ports.mail_queue import Item, MailQueue

@@ -11,12 +11,11 @@ from uuid import UUID
 from contract.queue_harness import Consumer, VirtualTime, plain_mail
 from postroad.adapters.memory.broker import BrokerQueues
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Plan, Step, no_fault
-from postroad.adapters.memory.history import FixedConfiguration
-from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.adapters.memory.view.tables import Tables
+from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers, MemoryWorld
+from postroad.adapters.memory.tables import Tables
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.engine.timing import Timing
-from postroad.distributed.enqueue.later_looks import IN_FLIGHT, NOT_FOLLOWED, NOT_WITHDRAWN
+from postroad.distributed.enqueue.withdrawal import IN_FLIGHT, NOT_FOLLOWED, NOT_WITHDRAWN
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName, key_of_owner

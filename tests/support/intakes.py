@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import cast
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import ClientLimits, Rules
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 import servers
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.ports.view import TableOptions
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import ItemEnding
+from postroad.domain.delivery.retries import ItemEnding
 from postroad.domain.queues.documents import LeasedMail
 
 

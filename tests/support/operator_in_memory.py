@@ -12,13 +12,12 @@ from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.health import ClusterHealth
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials import Connections
-from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.mailqueue.plan import plan_of
 from postroad.controller.mailqueue.provisioning import QueueServers
 from postroad.controller.mailqueue.queue_metrics import Engines
 from postroad.controller.pods.upgrades import Upgrades
-from postroad.controller.reads import Indexes
+from postroad.controller.reads import Absences, Indexes
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.status import Status, composed
 from postroad.controller.status.status_writer import StatusWriter

@@ -9,8 +9,8 @@ from datetime import timedelta
 from threading import Event, Thread
 from typing import Any
 
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.session import Session, Statement
 
 Rows = list[dict[str, Any]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 
 
 class SkippedClock(MachineClock):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from postroad.adapters.cassandra.connection.session import UNSET
+from postroad.adapters.cassandra.session import UNSET
 
 
 def stored(columns: Sequence[str], values: Sequence[object]) -> dict[str, object]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.embedded_store import open_directory
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.queues.documents import Sizes

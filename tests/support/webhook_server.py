@@ -18,11 +18,11 @@ from typing import Any
 
 from aiohttp import web
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.programs.webhook import Webhook, WebhookConnector
+from postroad.contents import MemoryBudget
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.mail.envelope_documents import MAX_HANDED
-from postroad.memory_budget import MemoryBudget
 from postroad.ports.clock import Clock
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()

@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import Protocol
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.smtp.next_hops import NextHop

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.memory_budget import MemoryBudget
+from postroad.contents import MemoryBudget
 
 
 class Takers:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from postroad.bootstrap.delivery.transports import ehlo_name_of
+from postroad.bootstrap.transports import ehlo_name_of
 from postroad.domain.smtp.next_hops import address_literal
 from postroad.settings import Settings
 

@@ -17,14 +17,14 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from postroad import errors
-from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
+from postroad.adapters.cassandra.connection import Access as CassandraAccess
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.s3.clients import Access as S3Access
 from postroad.bootstrap import open_queue
 from postroad.bootstrap.cluster import ClusterServers, cassandra_access, s3_access
 from postroad.bootstrap.embedded_store import root_of
 from postroad.bootstrap.engine import check_parts
-from postroad.distributed.administration.found_entries import EntryChange
+from postroad.distributed.administration.administration import EntryChange
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.history import ConfigurationEvent
 from postroad.domain.configuration.rollout import first_rollout, writing_and_reading

@@ -6,15 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from postroad import errors
-from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.connection import Access as CassandraAccess
 from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.adapters.cassandra.keyspace_claim import KeyspaceClaim
-from postroad.adapters.cassandra.store import CassandraViewStore
+from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.store import CassandraViewStore, KeyspaceClaim
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
 from postroad.adapters.rabbitmq.connection import Access as RabbitMQAccess
-from postroad.adapters.rabbitmq.queue_claim import QueueClaim
-from postroad.adapters.rabbitmq.queue_users import RabbitMQQueueUsers
+from postroad.adapters.rabbitmq.queue_users import QueueClaim, RabbitMQQueueUsers
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.clients import Access as S3Access
 from postroad.adapters.s3.store import Store

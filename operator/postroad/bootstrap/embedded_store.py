@@ -11,11 +11,10 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote
 
 from postroad import errors
-from postroad.adapters.disk.files import DiskFiles, make_private
+from postroad.adapters.clocks import MachineClock, SystemRandomness
+from postroad.adapters.disk.files import DiskFiles, ThreadPool, make_private
 from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.adapters.disk.suppression_list import FileSuppressionList
-from postroad.adapters.disk.threads import ThreadPool
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.engine import OpenRequest
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.log.options import KEPT_OPEN, FreeSpace, StoreLimits, StoreOptions

@@ -8,7 +8,7 @@ The request of a caller of `open_queue`, and the check of its URL.
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qs
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.configuration import configured
 from postroad.distributed.engine.engine import Parts

@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from postroad.cli.lazy import LazyGroup, Load, load
-from postroad.ports.administration import Operation
+from postroad.ports.mail_queue import Operation
 
 
 def _load_operation(operation: Operation) -> click.Command:

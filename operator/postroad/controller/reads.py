@@ -1,21 +1,21 @@
-"""Indexes of the kinds that reconciles depend on, kept by the watches.
-
-The API server as reconciles read it: what is watched from memory, everything else by request.
+"""Indexes of the kinds that reconciles depend on, kept by the watches; the API server as reconciles
+read it: what is watched from memory, everything else by request.
 
 An index is behind the API server by the time that an event takes. So of an object that the operator
 has written since, the written one is read, and after a conflict the next read is a request. What
 must not miss an object that is new, or read one that is gone, asks the API server itself. A
-QueueCluster that no index has is asked for, too.
+QueueCluster that no index has is asked for, too. Objects that no watch brings are kept so long that
+reading them again costs a bounded rate of requests, however many namespaces have them.
 
-Source: ADR 0046; Kubernetes documentation (API Concepts: resource versions are decimal numbers, of
-which the greater one is newer).
+An object that is replaced, restored, or lacking in one response of the API server is there again
+soon. What is done because it is gone waits for `PATIENCE`.
 
-Reads of objects that no watch brings, kept so long that reading them again costs a bounded rate
-of requests, however many namespaces have them.
+Source: ADR 0046, 0077; Kubernetes documentation (API Concepts: resource versions are decimal
+numbers, of which the greater one is newer).
 """
 
 import sys
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Hashable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -417,3 +417,34 @@ class RememberedReads:
         """Forget the objects that no reconcile asks for any more."""
         now, age = self._clock.elapsed(), self._age
         self._read = {key: each for key, each in self._read.items() if now - each[0] < 2 * age}
+
+
+PATIENCE = timedelta(minutes=10)
+"""Longer than a replacement by a tool for deployments takes, and than most restores."""
+
+
+class Absences:
+    """The objects that this process found missing. Another process begins anew, and so does one
+    that did not look for an object for so long that it may have come and gone meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: dict[Hashable, timedelta] = {}
+        self._seen: dict[Hashable, timedelta] = {}
+
+    def end(self, of: Hashable) -> None:
+        """Record that an object is there, or that its absence has had its effect. Idempotent."""
+        self._since.pop(of, None)
+        self._seen.pop(of, None)
+
+    def has(self, of: Hashable) -> bool:
+        """True if an object was missing when it was last looked for."""
+        return of in self._since
+
+    def lasts(self, of: Hashable) -> bool:
+        """True if an object that is missing now has been missing for `PATIENCE`."""
+        now = self._clock.elapsed()
+        if now - self._seen.get(of, now) >= PATIENCE:
+            self._since.pop(of)
+        self._seen[of] = now
+        return now - self._since.setdefault(of, now) >= PATIENCE

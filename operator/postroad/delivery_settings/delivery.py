@@ -1,21 +1,191 @@
-"""All that a file of delivery holds: its sections, and what holds between them."""
+"""All that a file of delivery holds: its sections (routes, limits by rate, the suppression list,
+keys that sign mail), and what holds between them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema, model_validator
 
 from postroad.delivery_settings.hops import Hop, HostLookUp
-from postroad.delivery_settings.rate_limits import RateLimitSettings
+from postroad.delivery_settings.patterns import DeliverySection, DomainName, Duration, TenantName
 from postroad.delivery_settings.routing import RoutingSettings, relay_rule
-from postroad.delivery_settings.sections import DeliverySection
-from postroad.delivery_settings.signing import DomainSigning
-from postroad.delivery_settings.suppression import SuppressionSettings
-from postroad.domain.delivery.paces import LimitRule
+from postroad.delivery_settings.secret_references import SecretKeyReference
+from postroad.domain.delivery.paces import LimitedBy, LimitRule
 from postroad.domain.delivery.suppressed import SuppressionRules
-from postroad.domain.smtp.bounces import BounceRule
+from postroad.domain.smtp.bounces import BounceClass, BounceRule
+from postroad.domain.values.api_names import BY_API_NAME
+from postroad.signing.signatures import Canonical, SelectedKey, SigningRule
+
+
+class RateLimitSettings(DeliverySection):
+    """One limit: how many mails a minute go to what it matches, by all workers of the queue
+    together."""
+
+    name: Annotated[
+        str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$")
+    ]
+    """Stands in what workers let each other know. No two limits have the same."""
+
+    per_minute: Annotated[StrictInt, Field(ge=1, le=1_000_000)]
+    """Mails, each of which may have up to 100 recipients at a site."""
+
+    per: Annotated[LimitedBy, BY_API_NAME] = LimitedBy.RULE
+    """Key that has the limit for itself. Rule: all mail that it matches shares it. With Site,
+    Tenant or Source, each site, each tenant or each source address has one of its own."""
+
+    burst: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
+    """Mails that may go at once after a pause."""
+
+    domains: Annotated[tuple[DomainName, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Mail to a recipient in one of these domains. Absent: to all."""
+
+    tenants: Annotated[tuple[TenantName, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Mail of these tenants. Absent: of all."""
+
+    def rule(self) -> LimitRule:
+        """Return the value that workers use."""
+        return LimitRule(
+            self.name,
+            self.per,
+            self.per_minute,
+            self.burst,
+            None if self.domains is None else frozenset(self.domains),
+            None if self.tenants is None else frozenset(self.tenants),
+        )
+
+
+MAX_LIFETIME = timedelta(days=3650)
+
+
+class LastingBounce(StrEnum):
+    """The classes of refusals that say something about an address, and not about a mail."""
+
+    NO_MAILBOX = BounceClass.NO_MAILBOX.value
+    NO_DOMAIN = BounceClass.NO_DOMAIN.value
+    MAILBOX_UNAVAILABLE = BounceClass.MAILBOX_UNAVAILABLE.value
+    SUPPRESSED = BounceClass.SUPPRESSED.value
+
+
+class KeptAddresses(StrEnum):
+    """Form of an address."""
+
+    PLAIN = "plain"
+    HASHED = "hashed"
+
+
+class SuppressionSettings(DeliverySection):
+    """The addresses that are not mailed, by tenant: `postroad suppression`."""
+
+    bounces: Annotated[tuple[Annotated[LastingBounce, BY_API_NAME], ...], Field(max_length=4)] = ()
+    """Permanent refusals that put a recipient on the list, by their class: NoMailbox, NoDomain,
+    MailboxUnavailable, Suppressed. Empty: administrators alone do."""
+
+    after: Annotated[StrictInt, Field(ge=1, le=100)] = 2
+    """Such refusals that put a recipient on the list; until then it is mailed. 1: the first one."""
+
+    apart: Annotated[Duration, Field(ge=timedelta(minutes=1), le=MAX_LIFETIME)] = timedelta(
+        hours=48
+    )
+    """Time after a refusal within which the next one counts: a site may refuse all addresses for
+    hours."""
+
+    lifetime: Annotated[Duration, Field(ge=timedelta(hours=1), le=MAX_LIFETIME)] = timedelta(
+        days=90
+    )
+    """Time that a recipient is on the list by refusals, and how long a refusal counts."""
+
+    addresses: Annotated[KeptAddresses, BY_API_NAME] = KeptAddresses.PLAIN
+    """Form of an address that a refusal put there. Plain: itself. Hashed: its SHA-256, which `list`
+    and `export` show; who can guess the address can recognise it."""
+
+    def rules(self) -> SuppressionRules:
+        """Return the value that workers use."""
+        bounces = frozenset(BounceClass(each) for each in self.bounces)
+        is_hashed = self.addresses is KeptAddresses.HASHED
+        return SuppressionRules(bounces, is_hashed, self.after, self.apart, self.lifetime)
+
+
+_LABEL = "[A-Za-z0-9](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9])?"
+
+
+def _path_of(value: object) -> object:
+    if isinstance(value, str) and ("\n" in value or "-----" in value):
+        raise ValueError("write the path of a file that has the key, not the key")
+    return value
+
+
+class DomainKey(DeliverySection):
+    """A private key, RSA or Ed25519 in PEM without a password, and the selector of its record in
+    DNS."""
+
+    selector: Annotated[str, Field(max_length=190, pattern=rf"^{_LABEL}(?:\.{_LABEL})*$")]
+    """Under `<selector>._domainkey.<domain>`, DNS has the public half of the key."""
+
+    secret_ref: SecretKeyReference | None = None
+    """The key of a Secret that has the private key. Another value is used once the kubelet has
+    written it into the pod, within about a minute."""
+
+    file: (
+        Annotated[
+            Path,
+            BeforeValidator(_path_of),
+            WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 1024}),
+        ]
+        | None
+    ) = None
+    """File of the private key, in place of secretRef, in a volume that workers.template mounts. A
+    relative path begins at the folder of the file of delivery."""
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> DomainKey:
+        if (self.secret_ref is None) == (self.file is None):
+            raise ValueError("give either secretRef (in a MailQueue) or file")
+        return self
+
+    def place(self, folder: Path) -> Path:
+        """Return where the key is, of one in a file. `folder`: of the file of delivery."""
+        assert self.file is not None
+        return folder / self.file
+
+
+class DomainSigning(DeliverySection):
+    """Signatures for one domain."""
+
+    domain: DomainName
+    """Mail is signed whose field `From` has an address in this domain; the signatures are its."""
+
+    keys: Annotated[tuple[DomainKey, ...], Field(min_length=1, max_length=4)]
+    """Each makes a signature."""
+
+    tenants: Annotated[tuple[TenantName, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Mail of these tenants alone, by the attribute `postroad.tenant`. Absent: all."""
+
+    subdomains: StrictBool = False
+    """Also mail of authors in domains below it that have no entry of their own."""
+
+    canonicalization: Annotated[
+        str, Field(max_length=15, pattern=r"^(relaxed|simple)/(relaxed|simple)$")
+    ] = "relaxed/relaxed"
+    """The forms of header and body over which digests are computed: relaxed or simple."""
+
+    @model_validator(mode="after")
+    def _has_each_selector_once(self) -> DomainSigning:
+        counts = Counter(each.selector.lower() for each in self.keys)
+        if twice := [selector for selector, count in counts.items() if count > 1]:
+            raise ValueError(f"the selector {twice[0]} stands twice: a record in DNS has one key")
+        return self
+
+    def rule(self, keys: tuple[SelectedKey, ...]) -> SigningRule:
+        tenants = None if self.tenants is None else frozenset(self.tenants)
+        header, _, body = self.canonicalization.partition("/")
+        forms = Canonical(header), Canonical(body)
+        return SigningRule(self.domain, keys, tenants, self.subdomains, *forms)
 
 
 class DeliverySettings(DeliverySection):

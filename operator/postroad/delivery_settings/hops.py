@@ -9,8 +9,8 @@ from pydantic import Field, StrictBool, StrictInt, field_validator, model_valida
 from pydantic.alias_generators import to_camel
 
 from postroad.delivery_settings import patterns
+from postroad.delivery_settings.patterns import DeliverySection
 from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
-from postroad.delivery_settings.sections import DeliverySection
 from postroad.domain.smtp.next_hops import (
     HOSTNAME_PATTERN,
     HopLogin,

@@ -1,13 +1,21 @@
-"""Syntax of names, patterns and addresses in the schema of routing."""
+"""Base of all sections of the schema; syntax of names, patterns and addresses in routing."""
 
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, PlainSerializer, StrictInt, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictInt,
+    WithJsonSchema,
+)
+from pydantic.alias_generators import to_camel
 
-from postroad.delivery_settings.sections import domain_name
-from postroad.domain.mail.seven_bits import ascii_address
+from postroad.domain.mail.seven_bits import ascii_address, ascii_domain
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.instants import DURATION_PATTERN, format_duration, parse_duration
 from postroad.domain.values.networks import Networks
@@ -15,6 +23,29 @@ from postroad.errors import InvalidInput
 from postroad.routing.answers import DNS_PORT, is_address
 from postroad.routing.tables import NULL_SENDER
 from postroad.settings.values import parsed
+
+
+def domain_name(text: str) -> str:
+    """Return a domain in A-labels and lower case. Raises: ValueError."""
+    try:
+        return ascii_domain(text)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
+
+
+DomainName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(domain_name)]
+
+
+class DeliverySection(BaseModel):
+    """A part of what an administrator decides about delivery; names as in resources."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",  # as `controller.spec_parts.Model`; files are read with "forbid"
+        alias_generator=to_camel,
+        use_attribute_docstrings=True,
+    )
+
 
 OBJECT_NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 """Names of objects in Kubernetes. Source: RFC 1123 2.1."""

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from postroad.delivery_settings import patterns
 from postroad.delivery_settings.hops import ByMx, Hop, HostLookUp, TieredHop
-from postroad.delivery_settings.sections import DeliverySection, DomainName
+from postroad.delivery_settings.patterns import DeliverySection, DomainName
 from postroad.domain.delivery.sites import RULE_NAME_PATTERN
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.api_names import BY_API_NAME

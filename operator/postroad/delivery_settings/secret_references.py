@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from postroad.delivery_settings.patterns import ObjectName
-from postroad.delivery_settings.sections import DeliverySection
+from postroad.delivery_settings.patterns import DeliverySection, ObjectName
 
 REFERENCE, AUTHORITIES = "secretRef", "caRef"
 AUTHORITIES_KEY = "ca.crt"

@@ -1,4 +1,6 @@
-"""`DistributedQueue`: the port `MailQueue`, each operation from its module."""
+"""`DistributedQueue`: the port `MailQueue`, each operation from its module; its opening, once the
+queue has limits.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from postroad.distributed.administration import administration
-from postroad.distributed.administration.found_entries import EntryChange, change_found
+from postroad.distributed.administration.administration import EntryChange, change_found
 from postroad.distributed.administration.purge import purge
 from postroad.distributed.dequeue.dequeue import dequeue
 from postroad.distributed.dequeue.items import DistributedItem
@@ -15,23 +17,59 @@ from postroad.distributed.dequeue.leases import MailLeases
 from postroad.distributed.engine import ownership
 from postroad.distributed.engine.engine import Engine, Parts
 from postroad.distributed.enqueue.enqueue import enqueue
-from postroad.distributed.enqueue.later_looks import LaterLooks
+from postroad.distributed.enqueue.withdrawal import LaterLooks
 from postroad.distributed.entries import dead_letters
 from postroad.distributed.maintenance.audit import Orphan, audit, delete_orphans
 from postroad.distributed.maintenance.browse_start import BrowseStartAdvance
 from postroad.distributed.maintenance.maintenance import Maintenance
-from postroad.distributed.opening import create, open_existing
-from postroad.distributed.reading.ages import AgesCache
 from postroad.distributed.reading.browse import browse
-from postroad.distributed.reading.size import SizeCache
+from postroad.distributed.reading.size import AgesCache, SizeCache
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.documents import MailView, Sizes
-from postroad.domain.queues.entries import EntryKey
+from postroad.domain.queues.entries import EntryKey, slice_of
 from postroad.domain.queues.selection import Selector
-from postroad.ports.administration import Administration, Operation
+from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
 from postroad.ports.delivery import SharedState, SuppressionList
-from postroad.ports.mail_queue import NO_DELAY
+from postroad.ports.mail_queue import NO_DELAY, Administration, Operation
 from postroad.telemetry.metrics import FROM_ZERO
+
+MAX_RACING = timedelta(minutes=10)
+"""Several processes may create a queue at once; each sets its limits this much earlier than its own
+now."""
+
+
+async def create(engine: Engine) -> None:
+    """Create what a queue whose tables exist lacks. Idempotent. Raises: ServerError,
+    ConfigurationError, ClockSkew."""
+    await engine.broker.declare()
+    await engine.blobs.create()
+    await begin(engine)
+    try:
+        await ownership.check(engine)
+    except BucketNotOwned as error:  # mail is stored and delivered all the same
+        engine.log.error("the bucket's bytes will not be audited", error=error.explain())
+    except ServerError as error:  # the first audit checks again
+        engine.log.debug("the bucket's owner is not known yet", error=error.explain())
+
+
+async def begin(engine: Engine) -> None:
+    """Set the limits of a queue that has none yet: from then on it exists. Idempotent. A clock that
+    is ahead would put browse start after entries that are still to come, so it is checked as before
+    every other write. Raises: ServerError, ConfigurationError, ClockSkew."""
+    limits = await engine.limits_cache.refresh()
+    if limits.browse_start is None:
+        await engine.limits_cache.check_clock()
+        window = engine.configuration.effective().writing.slice_window
+        start = slice_of(await engine.limits_cache.earliest_now() - MAX_RACING, window)
+        await engine.view.advance(browse_start=start, content_start=start)
+        await engine.limits_cache.refresh()
+
+
+async def open_existing(engine: Engine) -> None:
+    """Raises: QueueNotFound when the queue was never created; ServerError."""
+    limits = await engine.limits_cache.refresh()
+    if limits.browse_start is None:
+        raise QueueNotFound(f"the queue {engine.name} was never created")
 
 
 class DistributedQueue(Administration):

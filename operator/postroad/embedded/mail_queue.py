@@ -27,11 +27,17 @@ from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import QueueClosed, StoreUnavailable
-from postroad.ports.administration import Administration, Operation
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.files import Files, Lock
-from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue, check_delay
+from postroad.ports.mail_queue import (
+    NO_DELAY,
+    Administration,
+    Item,
+    MailQueue,
+    Operation,
+    check_delay,
+)
 
 T = TypeVar("T")
 FIND_TIMEOUT = timedelta(seconds=30)

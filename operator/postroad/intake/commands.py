@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from postroad.domain.mail.mail import NOTIFY, RecipientDsn, check_mailbox
-from postroad.domain.mail.xtext import decode_xtext
+from postroad.domain.mail.seven_bits import decode_xtext
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidInput, InvalidMail
 

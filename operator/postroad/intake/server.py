@@ -22,7 +22,7 @@ from postroad.intake.commands import MailFrom
 from postroad.intake.context import IntakeContext
 from postroad.intake.message_buffer import MEMORY_BYTES
 from postroad.intake.sessions import IntakeSession
-from postroad.smtp.server.serving import RunQueue, ServingWire, accept, accept_tls, limit_unread
+from postroad.smtp.server import RunQueue, ServingWire, accept, accept_tls, limit_unread
 from postroad.smtp.wire import ConnectionLost, HandshakeFailed, address_of
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS

@@ -14,7 +14,7 @@ from postroad.intake.commands import MAX_LINE
 from postroad.intake.context import Deadlines, IntakeContext
 from postroad.intake.dialogue import BYE, Admission, Dialogue, NextStep
 from postroad.intake.reception import Reception
-from postroad.smtp.server.serving import RoundResult, ServingWire
+from postroad.smtp.server import RoundResult, ServingWire
 from postroad.smtp.wire import (
     ConnectionLost,
     HandshakeFailed,

@@ -32,7 +32,7 @@ from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
-from postroad.domain.delivery.attempt_log import Attempted
+from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.delivery.suppressed import SuppressedAddress
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
@@ -191,7 +191,7 @@ class Connector(Protocol):
 
 
 class AttemptLog(Protocol):
-    """The attempt log of a process (domain/delivery/attempt_log.py)."""
+    """The attempt log of a process (domain/delivery/attempts.py)."""
 
     def write(
         self, attempted: Attempted, outcomes: Mapping[str, Outcome], *, given_up: bool = False

@@ -1,7 +1,9 @@
 """`MailQueue`: the one port that both engines serve and that everything above them uses.
 
 An item is leased to one consumer until it ends. A consumer that dies gives its items back; they
-come again (see `Item.attempt` and the delivery records, which survive it).
+come again (see `Item.attempt` and the delivery records, which survive it). Each operation of an
+administrator is one row here, what it does to one mail in each engine, and a method; the socket and
+the commands read the rows.
 Source: 000 Context and Decision; ADR 0002; ADR 0039.
 """
 
@@ -10,18 +12,103 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, Self
 from uuid import UUID
 
-from postroad.domain.delivery import endings
+from postroad.domain.delivery import retries
 from postroad.domain.mail.mail import Envelope, Mail, Outcome, explanation
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
-from postroad.ports.administration import Administration
 from postroad.ports.delivery import SharedState, SuppressionList
+
+
+class Operation(StrEnum):
+    """An operation on selected mails. Its value is its name on the socket and as a command."""
+
+    past: str
+    """Operation on the mails that were counted."""
+
+    text: str
+    """Text that a command's help shows."""
+
+    of_dead_letters: bool
+    """True if dead letters are selected; else the mails that wait, delayed, held and leased ones
+    included."""
+
+    def __new__(
+        cls, name: str, past: str = "", text: str = "", of_dead_letters: bool = False
+    ) -> Operation:
+        made = str.__new__(cls, name)
+        made._value_ = name
+        made.past, made.text, made.of_dead_letters = past, text, of_dead_letters
+        return made
+
+    REMOVE = (
+        "remove",
+        "removed",
+        "Remove the selected mails for ever. Dead letters are not touched.",
+    )
+    FLUSH = "flush", "flushed", "Make the selected delayed mails due now."
+    HOLD = "hold", "held", "Keep the selected mails back until they are released."
+    RELEASE = "release", "released", "Let the selected held mails go on."
+    REQUEUE = "requeue", "requeued", "Give the selected dead letters a new entry.", True
+    EXPIRE = "expire", "expired", "Give the selected waiting mails up: they become dead letters."
+    DISCARD = (
+        "discard",
+        "discarded",
+        "End the selected dead letters for ever; their bytes are deleted.",
+        True,
+    )
+
+
+EXPIRED = "expired by an administrator"
+"""The reason of a dead letter that `expire` made."""
+
+
+class Administration(Protocol):
+    """The operations on selected mails, as methods: a queue inherits them and has `change`."""
+
+    async def change(self, operation: Operation, selector: Selector) -> int:
+        """Do an operation to the selected mails; return how many it changed. Durable when it
+        returns. Raises: InvalidInput for an empty selector, ServerError, StoreFailed,
+        StoreDamaged."""
+
+    async def remove(self, selector: Selector) -> int:
+        """Remove mails; they are never delivered again, their bytes are deleted. An item that a
+        consumer holds right now may still be delivered."""
+        return await self.change(Operation.REMOVE, selector)
+
+    async def flush(self, selector: Selector) -> int:
+        """Make delayed mails due now."""
+        return await self.change(Operation.FLUSH, selector)
+
+    async def hold(self, selector: Selector) -> int:
+        """Keep mails back until they are released."""
+        return await self.change(Operation.HOLD, selector)
+
+    async def release(self, selector: Selector) -> int:
+        """Let held mails go on; a delay that is not over yet stays."""
+        return await self.change(Operation.RELEASE, selector)
+
+    async def expire(self, selector: Selector) -> int:
+        """Give waiting mails up: each becomes a dead letter with the reason `EXPIRED`, for the
+        recipients who did not get it. Dead letters are not touched. A mail that a consumer holds
+        right now may still be delivered: it is no dead letter then."""
+        return await self.change(Operation.EXPIRE, selector)
+
+    async def requeue(self, selector: Selector) -> int:
+        """Give dead letters a new entry for their recipients, failed ones included; due at once,
+        attempts kept."""
+        return await self.change(Operation.REQUEUE, selector)
+
+    async def discard(self, selector: Selector) -> int:
+        """End dead letters for good: they are never delivered, their bytes are deleted."""
+        return await self.change(Operation.DISCARD, selector)
+
 
 NO_DELAY = timedelta(0)
 
@@ -45,14 +132,14 @@ def check_delay(delay: timedelta) -> None:
         )
 
 
-def checked_ending(ending: Any) -> endings.ItemEnding:
+def checked_ending(ending: Any) -> retries.ItemEnding:
     """Return an ending with its reason as it is stored. Raises: InvalidInput, also for what is no
     ending and for what is no delay."""
-    if isinstance(ending, endings.Done):
+    if isinstance(ending, retries.Done):
         return ending
-    if isinstance(ending, endings.Reject):
-        return endings.Reject(explanation(ending.reason))
-    if not isinstance(ending, endings.RetryItem | endings.DeferItem):
+    if isinstance(ending, retries.Reject):
+        return retries.Reject(explanation(ending.reason))
+    if not isinstance(ending, retries.RetryItem | retries.DeferItem):
         raise InvalidInput(
             f"an item ends by Done, RetryItem, DeferItem or Reject, not {type(ending).__name__}"
         )
@@ -60,7 +147,7 @@ def checked_ending(ending: Any) -> endings.ItemEnding:
     return ending if ending.reason is None else replace(ending, reason=explanation(ending.reason))
 
 
-class Item(endings.Endings, Protocol):
+class Item(retries.Endings, Protocol):
     """One leased entry of a mail. Exactly one of `done`, `retry`, `defer`, `reject` ends it, or
     `end` with the value of one.
 

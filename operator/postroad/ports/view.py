@@ -1,4 +1,4 @@
-"""The time-series view: rows, marks and what is derived from them, per queue.
+"""The time-series view: rows, marks, enqueue keys and what is derived from them, per queue.
 
 One `View` serves one queue. Reads and writes are quorum reads and writes: every read sees what an
 earlier write returned for. Instants are kept to the millisecond, rounded down. All methods are safe
@@ -6,7 +6,7 @@ to run concurrently. Every method may raise ViewUnavailable, ViewRefused or Cred
 *idempotent* ones may be repeated after ViewUnavailable. Rows, marks and letters are decoded one by
 one: what this release cannot decode is returned as such, and fails no call for the others (ADR
 0017).
-Source: 000 Decision; 001; ADR 0004.
+Source: 000 Decision; 001; ADR 0004, 0045.
 """
 
 from __future__ import annotations
@@ -22,8 +22,34 @@ from postroad.domain.queues.entries import Entry, EntryKey, Partition, Undecodab
 from postroad.domain.queues.ownership import Identity
 from postroad.domain.values.instants import Readings
 from postroad.ports.delivery import SharedState, SuppressionList
-from postroad.ports.enqueue_keys import EnqueueKeys
 from postroad.ports.marks import Counts, Marks
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedEntry:
+    """The entry that an enqueue key stands for, with the digest of its mail. `is_accepted`: the
+    mail was queued; else it may be, or be on its way, or the process stopped before."""
+
+    key: EntryKey
+    mail_id: UUID
+    blob_key: str
+    accepted_at: datetime
+    digest: bytes
+    is_accepted: bool = False
+
+
+class EnqueueKeys(Protocol):
+    """The enqueue keys of one queue, by their tokens. Each write decides alone, and lasts for
+    `KEY_LIFETIME`. After ViewUnavailable it may have taken effect, and may be repeated."""
+
+    async def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
+        """Let a key stand for an entry, unless it stands for one. Returns the one that it stands
+        for now."""
+
+    async def change_key(self, token: bytes, before: KeyedEntry, after: KeyedEntry) -> bool:
+        """Let a key that stands for `before`, as accepted as that, stand for `after`. Returns
+        whether it did."""
+
 
 NOT_READ = "a dead letter can be written anew only as `dead_letter` returned it"
 """The error of `View.rewrite_dead_letter` for any other dead letter."""

@@ -18,8 +18,7 @@ from typing import cast
 from uuid import UUID
 
 from postroad import errors
-from postroad.domain.delivery.endings import Done, ItemEnding, Reject
-from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.delivery.retries import Done, ItemEnding, Reject, RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.reports import deciding
 from postroad.domain.reports.composing import (

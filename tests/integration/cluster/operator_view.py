@@ -8,15 +8,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.bootstrap.cluster import connect
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.health import ClusterHealth
 from postroad.controller.credentials import Connections
-from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.pods.upgrades import Upgrades
-from postroad.controller.reads import Indexes
+from postroad.controller.reads import Absences, Indexes
 from postroad.controller.status.status_writer import StatusWriter
 from postroad.ports.kubernetes import Kubernetes
 from support.memory.kubernetes.client import MemoryKubernetes

@@ -8,9 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.adapters.cassandra.home import KEY
+from postroad.adapters.cassandra.history import KEY, CassandraHistory
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.errors import ServerError, ViewRefused, ViewUnavailable
 from postroad.ports.view import TableOptions

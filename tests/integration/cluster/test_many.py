@@ -16,7 +16,7 @@ from datetime import timedelta
 from integration.cluster.clients import cql, execute
 from integration.cluster.load import DRAIN_SECONDS, mail_of, patiently, under_load, variables_of
 from postroad import open_queue
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.selection import Selector

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from integration.cluster.clients import ONE, cql, execute
 from integration.cluster.load import under_load
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.errors import ServerError
 from postroad.ports.view import TableOptions

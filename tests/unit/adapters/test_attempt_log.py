@@ -12,7 +12,7 @@ import pytest
 
 from postroad.adapters.disk import attempt_log
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits, outlived, read_attempts
-from postroad.domain.delivery.attempt_log import Attempted
+from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidSettings
 from postroad.telemetry.metrics import UNLOGGED_ATTEMPTS

@@ -14,8 +14,8 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT
 from cassandra.policies import TokenAwarePolicy
 from cassandra.query import dict_factory
 
-from postroad.adapters.cassandra.connection.clocks import HostClocks, RightClocksFirst, Timestamps
-from postroad.adapters.cassandra.connection.connection import Access, cluster_of
+from postroad.adapters.cassandra.clocks import HostClocks, RightClocksFirst, Timestamps
+from postroad.adapters.cassandra.connection import Access, cluster_of
 from postroad.errors import TlsRefused
 from postroad.tls import ClientTls, Encryption
 from support.certificates import Certificates

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.cassandra.connection.clocks import (
+from postroad.adapters.cassandra.clocks import (
     MAX_ASKED_HOSTS,
     HostClocks,
     RightClocksFirst,

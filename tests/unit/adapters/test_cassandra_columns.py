@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from postroad.adapters.cassandra import schema
-from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.schema import (
     Column,
     ColumnName,
@@ -17,6 +16,7 @@ from postroad.adapters.cassandra.schema import (
     found_in,
     refuse_others,
 )
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.errors import ViewRefused
 from postroad.ports.view import SchemaChanges, TableOptions

@@ -11,8 +11,8 @@ import pytest
 from cassandra import ReadFailure
 
 from postroad.adapters.cassandra import statements
-from postroad.adapters.cassandra.connection.connection import TooManyTombstones, translated
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.connection import TooManyTombstones, translated
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view.rows import DeadLetterReader
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import ViewUnavailable

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra.view import enqueue_keys
-from postroad.adapters.cassandra.view.enqueue_keys import CHANGE, COLUMNS, TAKE
+from postroad.adapters.cassandra.view import view
+from postroad.adapters.cassandra.view.view import CHANGE, COLUMNS, TAKE
 from postroad.domain.queues.entries import EntryKey
-from postroad.ports.enqueue_keys import KeyedEntry
+from postroad.ports.view import KeyedEntry
 from support.scripted_session import ScriptedSession
 
 QUEUE, TOKEN = "mail.out", b"t" * 32
@@ -37,7 +37,7 @@ async def session() -> ScriptedSession:
 async def test_the_first_process_has_the_key(session: ScriptedSession) -> None:
     session.answer(TAKE, [{"[applied]": True}])
 
-    assert await enqueue_keys.take(session, QUEUE, TOKEN, MINE) == MINE
+    assert await view.take(session, QUEUE, TOKEN, MINE) == MINE
 
     assert session.values_of(TAKE) == [(QUEUE, TOKEN, *VALUES)]
 
@@ -48,7 +48,7 @@ async def test_a_later_process_gets_what_the_first_wrote(session: ScriptedSessio
     row = dict(zip(COLUMNS, values, strict=True))
     session.answer(TAKE, [{"[applied]": False} | row])
 
-    assert await enqueue_keys.take(session, QUEUE, TOKEN, MINE) == THEIRS
+    assert await view.take(session, QUEUE, TOKEN, MINE) == THEIRS
 
 
 @pytest.mark.parametrize("applied", [True, False])
@@ -58,7 +58,7 @@ async def test_a_key_changes_only_from_the_state_that_was_read(
     session.answer(CHANGE, [{"[applied]": applied}])
     accepted = replace(MINE, is_accepted=True)
 
-    assert await enqueue_keys.change(session, QUEUE, TOKEN, MINE, accepted) == applied
+    assert await view.change(session, QUEUE, TOKEN, MINE, accepted) == applied
 
     [values] = session.values_of(CHANGE)
     assert values == (*VALUES[:-1], True, QUEUE, TOKEN, MINE.key.enqueue_id, False)

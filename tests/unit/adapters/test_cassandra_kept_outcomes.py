@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.adapters.cassandra import mark_statements
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view.marks import CassandraMarks
 from postroad.domain.delivery.attempts import AttemptOutcomes

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from postroad.adapters.cassandra import mark_statements
-from postroad.adapters.cassandra.connection.session import UNSET
 from postroad.adapters.cassandra.mark_statements import MARK_COLUMNS, TRAIT_COLUMNS
+from postroad.adapters.cassandra.session import UNSET
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
 from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows

@@ -10,10 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra import history, home, mark_statements, statements
-from postroad.adapters.cassandra.connection.session import Statement
-from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.adapters.cassandra.home import Home
+from postroad.adapters.cassandra import history, mark_statements, statements
+from postroad.adapters.cassandra.history import CassandraHistory, Home
+from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.cassandra.view.erasure import (
     APART_US,
     AT_ONCE,
@@ -90,14 +89,14 @@ async def test_the_queues_of_a_session_ask_for_its_home_once_in_some_seconds(
 
     await load_all()
     assert len(session.values_of(statements.SELECT_KEYSPACE_EVENTS)) == 1
-    monkeypatch.setattr(home, "CHECKED", timedelta(0))
+    monkeypatch.setattr(history, "CHECKED", timedelta(0))
     await load_all()
 
     assert len(session.values_of(statements.SELECT_KEYSPACE_EVENTS)) == 1 + 3
 
 
 def test_the_home_is_asked_for_between_two_readings_of_a_configuration() -> None:
-    assert home.CHECKED < READ_LEASE / REFRESHES_PER_LEASE
+    assert history.CHECKED < READ_LEASE / REFRESHES_PER_LEASE
 
 
 async def test_an_event_that_cannot_be_read_is_named(session: ScriptedSession) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.view import Record

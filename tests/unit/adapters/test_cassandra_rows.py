@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.adapters.cassandra import mark_statements, statements
-from postroad.adapters.cassandra.connection.session import UNSET
+from postroad.adapters.cassandra.session import UNSET
 from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
 from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn

@@ -9,8 +9,8 @@ from importlib import resources
 import pytest
 
 from postroad.adapters.cassandra import mark_statements, schema, statements
-from postroad.adapters.cassandra.connection.session import Statement
-from postroad.adapters.cassandra.view import enqueue_keys, shared_state, suppression_list
+from postroad.adapters.cassandra.session import Statement
+from postroad.adapters.cassandra.view import shared_state, suppression_list, view
 from postroad.ports.view import TableOptions
 
 
@@ -98,7 +98,7 @@ def _statements() -> list[Statement]:
         statements,
         mark_statements,
         statements,
-        enqueue_keys,
+        view,
         shared_state,
         suppression_list,
     )

@@ -15,9 +15,9 @@ import pytest
 from cassandra import ConsistencyLevel, InvalidRequest, OperationTimedOut
 from cassandra.query import BatchType, SimpleStatement
 
-from postroad.adapters.cassandra.connection import session as module
-from postroad.adapters.cassandra.connection.connection import Access, CassandraConnection
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra import session as module
+from postroad.adapters.cassandra.connection import Access, CassandraConnection
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.errors import ViewRefused, ViewUnavailable
 from postroad.threaded_calls import ThreadedCalls
 
@@ -300,9 +300,7 @@ def connection_to(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> CassandraConnection:
     made = CassandraConnection(Access(("127.0.0.1",), 9042, "dc1", "mail"), SECOND, SECOND)
-    monkeypatch.setattr(
-        "postroad.adapters.cassandra.connection.connection.cluster_of", lambda *_: cluster
-    )
+    monkeypatch.setattr("postroad.adapters.cassandra.connection.cluster_of", lambda *_: cluster)
     monkeypatch.setattr(made.clocks, "read", lambda _: None)
     monkeypatch.setattr(type(made.clocks.timestamps), "is_known", property(lambda _: known))
     return made
@@ -381,9 +379,7 @@ async def test_clusters_that_do_not_answer_take_no_threads_of_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, may_connect = Cluster(("dc1",), OperationTimedOut()), threading.Event()
-    monkeypatch.setattr(
-        "postroad.adapters.cassandra.connection.connection._CONNECTING", ThreadedCalls(50)
-    )
+    monkeypatch.setattr("postroad.adapters.cassandra.connection._CONNECTING", ThreadedCalls(50))
     connect = cluster.connect
 
     def late(wait_for_all_pools: bool) -> Any:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroad.adapters.cassandra.connection.clocks import Timestamps
+from postroad.adapters.cassandra.clocks import Timestamps
 from postroad.domain.values.instants import AgreedTime
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

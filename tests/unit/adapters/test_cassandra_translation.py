@@ -16,7 +16,7 @@ from cassandra import (
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException, ConnectionShutdown
 
-from postroad.adapters.cassandra.connection.connection import NOT_CREATED, Access, translated
+from postroad.adapters.cassandra.connection import NOT_CREATED, Access, translated
 from postroad.errors import CredentialsRefused, ServerError, ViewRefused, ViewUnavailable
 
 

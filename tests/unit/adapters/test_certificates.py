@@ -12,7 +12,7 @@ import pytest
 from postroad.domain.smtp.next_hops import TlsMode
 from postroad.errors import InvalidSettings
 from postroad.smtp.client.opening import context_for
-from postroad.smtp.server.certificates import ServerCertificate
+from postroad.smtp.server import ServerCertificate
 from support.certificates import Certificates
 
 

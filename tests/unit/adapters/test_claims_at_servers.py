@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from postroad.adapters.cassandra import statements
-from postroad.adapters.cassandra.keyspace_claim import KEY, KeyspaceClaim
+from postroad.adapters.cassandra.store import KEY, KeyspaceClaim
 from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.management import Vhost
-from postroad.adapters.rabbitmq.queue_claim import QueueClaim
+from postroad.adapters.rabbitmq.queue_users import QueueClaim
 from postroad.adapters.rabbitmq.topology import Topology
 from postroad.domain.queues.names import QueueName
 from postroad.domain.queues.server_claims import Claim, Claimant

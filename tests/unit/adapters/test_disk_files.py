@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.disk.files import DiskFiles, Translated, make_private
 from postroad.adapters.disk.shared_state import DirectorySharedState
-from postroad.adapters.machine.clocks import MachineClock
 from postroad.domain.error_codes import codes_of
 from postroad.errors import StoreFailed, TooManyOpenFiles
 from postroad.ports.delivery import Topic

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.connection import Access as CassandraAccess
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.adapters.rabbitmq.connection import Access as RabbitMQAccess

@@ -17,8 +17,8 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT
 from pika import frame, spec
 
 from postroad.adapters.cassandra import history, mark_statements, schema, statements
-from postroad.adapters.cassandra.connection.connection import Access, cluster_of
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.connection import Access, cluster_of
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.rabbitmq.connection import Channel
 from postroad.adapters.rabbitmq.publisher import PublishedMessage, _Confirming
 from postroad.adapters.rabbitmq.topology import (

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from pika import PlainCredentials
 
-from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
-from postroad.adapters.cassandra.connection.connection import cluster_of
+from postroad.adapters.cassandra.connection import Access as CassandraAccess
+from postroad.adapters.cassandra.connection import cluster_of
 from postroad.adapters.rabbitmq.connection import Access as RabbitMQAccess
 from postroad.adapters.rabbitmq.connection import parameters_of
 from postroad.adapters.rabbitmq.management import Management

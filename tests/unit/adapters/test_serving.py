@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 import uvloop
 
-from postroad.smtp.server.serving import (
+from postroad.smtp.server import (
     CHUNK,
     COMMANDS,
     FEW_ROUNDS,

@@ -11,7 +11,7 @@ from postroad.smtp.client.client import MAX_REPLY_LINE, MOMENT
 from postroad.smtp.client.connecting import MAX_ADDRESSES, SHUN, Timeouts
 from postroad.smtp.client.transaction.content import MAX_CHANGED
 from postroad.smtp.client.transaction.transactions import GROUP
-from postroad.smtp.server.serving import (
+from postroad.smtp.server import (
     COMMANDS,
     MAX_DROPPED,
     MAX_LINGERING,

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from postroad.adapters.disk.threads import ThreadPool
+from postroad.adapters.disk.files import ThreadPool
 from postroad.errors import QueueClosed
 
 

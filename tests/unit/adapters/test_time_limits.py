@@ -6,8 +6,8 @@ from __future__ import annotations
 import inspect
 from datetime import timedelta
 
-from postroad.adapters.cassandra.connection.clocks import READ_TIMEOUT
-from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.clocks import READ_TIMEOUT
+from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.view import marks
 from postroad.adapters.memory import broker as in_memory
 from postroad.adapters.rabbitmq import connection, publisher

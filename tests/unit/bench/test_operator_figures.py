@@ -15,8 +15,8 @@ from bench.operator_deletion import Traffic
 from bench.operator_process import counted_in
 from bench.operator_watch import watching
 from postroad import open_queue
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.machine.clocks import MachineClock
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, api_over_http

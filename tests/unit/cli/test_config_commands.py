@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from contract.view_contract import entry
 from postroad import open_queue
-from postroad.adapters.memory.view.view import MemoryView
+from postroad.adapters.memory.view import MemoryView
 from postroad.bootstrap.distributed import open_history
 from postroad.cli import main
 from postroad.domain.configuration.rules import ViewConfiguration

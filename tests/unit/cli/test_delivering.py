@@ -18,8 +18,7 @@ from postroad.cli.processes.long_running import Process
 from postroad.domain.delivery.suppressed import by_administrator
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
-from postroad.settings.delivery import Worker
-from postroad.settings.programs import WorkerFunction
+from postroad.settings.delivery import Worker, WorkerFunction
 from postroad.telemetry.health import Readiness
 
 handed: list[str] = []

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from kubernetes.config import kube_config
 
 from postroad import Mail, open_queue
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.memory.broker import MemoryBroker
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.bootstrap import engine

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 from pydantic import SecretStr
 
 from postroad.adapters.programs.function import HandlerFunction
-from postroad.bootstrap.delivery.programs import open_webhook
-from postroad.bootstrap.delivery.targets import rules_of, target_of, window_of
+from postroad.bootstrap.targets import open_webhook, rules_of, target_of, window_of
 from postroad.cli import main
 from postroad.cli.processes.worker import with_delivery
 from postroad.domain.delivery.webhooks import WebhookAddress

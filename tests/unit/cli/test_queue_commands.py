@@ -27,7 +27,7 @@ from postroad.domain.queues.names import QueueName, key_of_bytes, key_of_owner
 from postroad.domain.queues.ownership import Owner
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import StoreFailed
-from postroad.ports.administration import Operation
+from postroad.ports.mail_queue import Operation
 
 DEAD_LETTER = (
     b"From: a@example.org\r\nTo: b@x.example, C <c@y.example>\r\nSubject: s\r\n\r\nbody\r\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.disk.shared_state import DirectorySharedState
-from postroad.adapters.machine.clocks import MachineClock
 from postroad.domain.delivery.sites import SiteState, SiteView, published_views
 from postroad.ports.delivery import Topic
 from unit.cli.test_sites import MINUTE, run, store

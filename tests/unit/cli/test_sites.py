@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.disk.shared_state import DirectorySharedState
-from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.cli import main
 from postroad.domain.delivery.sites import SiteState, SiteView, published_views

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
 from postroad.cli import main
 from postroad.cli.mail.tracing import trace
-from postroad.domain.delivery.attempt_log import Attempted
+from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

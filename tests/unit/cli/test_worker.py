@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from postroad.bootstrap.delivery.targets import DeliveryTarget, rules_of, window_of
+from postroad.bootstrap.targets import DeliveryTarget, rules_of, window_of
 from postroad.cli import main
 from postroad.cli.processes.delivering import target_and_file
 from postroad.cli.processes.worker import hop_of, with_delivery

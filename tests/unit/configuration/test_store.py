@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, Stopped, at
-from postroad.adapters.memory.history import MemoryHistory, Records
+from postroad.adapters.memory.servers import MemoryHistory, Records
 from postroad.configuration import LeasedConfiguration, Settled, adopt, settle
 from postroad.domain.configuration.documents import effective_document, from_document
 from postroad.domain.configuration.history import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT
+from postroad.controller.reads import PATIENCE
 from postroad.ports.kubernetes import Kind, Object
 from support.deployments import scale
 from support.manual_loop import move, run

@@ -13,8 +13,8 @@ import pytest
 from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.servers import MemoryWorld
 from postroad.controller.cluster.claims import Ruling, judge
-from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import ADOPT, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.reads import PATIENCE
 from postroad.domain.queues.names import QueueName
 from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.errors import KubernetesRefused

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.memory.fault_injection import FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.credentials import Connections
-from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
+from postroad.controller.reads import Absences
 from postroad.errors import ResourceConflict
 from postroad.settings import Settings
 from support import resources

@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import (
     FINALIZER,
     MAIL_QUEUE,
@@ -14,6 +13,7 @@ from postroad.controller.kubernetes.api import (
     Key,
     has_finalizer,
 )
+from postroad.controller.reads import PATIENCE
 from support.manual_loop import move, run
 from support.memory.kubernetes.world import ObjectPlace
 from support.resources import mail_queue, queue_cluster, secrets, workers

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.machine.clocks import MachineClock
 from postroad.controller.kubernetes.api import DEPLOYMENT, LEASE, MAIL_QUEUE
 from postroad.controller.run.causes import lease_name
 from postroad.controller.spec.cluster import DEFAULT_CLASS

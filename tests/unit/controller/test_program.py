@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.machine.clocks import MachineClock
 from postroad.controller.kubernetes.api import DEPLOYMENT, LEASE, MAIL_QUEUE, QUEUE_CLUSTER
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, HttpKubernetes, api_over_http

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, SECRET
+from postroad.controller.reads import PATIENCE
 from postroad.domain.queues.broker_users import QueueUser
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run

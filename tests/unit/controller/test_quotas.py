@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from postroad.controller.cluster.quotas import granted_workers, with_a_place
-from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.reads import PATIENCE
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.resources import mail_queue, workers

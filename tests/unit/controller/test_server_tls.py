@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.controller.credentials import read_credentials, server_settings
 from postroad.controller.kubernetes.api import CONFIG_MAP, MAIL_QUEUE, QUEUE_CLUSTER, SECRET
 from postroad.controller.pods.manifests import wanted_children

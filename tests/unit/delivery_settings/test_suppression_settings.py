@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from postroad.delivery_settings.suppression import SuppressionSettings
+from postroad.delivery_settings.delivery import SuppressionSettings
 
 
 @pytest.mark.parametrize("after", [True, "2", 0, 101])

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from postroad.distributed.dequeue.dispatch_pipeline import DispatchPipeline, PrefetchPlace
+from postroad.distributed.dequeue.dispatch import DispatchPipeline, PrefetchPlace
 from postroad.distributed.dequeue.items import DistributedItem
 from postroad.ports.broker import Delivery
 

@@ -16,8 +16,8 @@ from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory import fault_injection
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.distributed.engine import engine
-from postroad.distributed.enqueue import later_looks
-from postroad.distributed.enqueue.later_looks import IN_FLIGHT, NOT_FOLLOWED, NOT_WITHDRAWN
+from postroad.distributed.enqueue import withdrawal
+from postroad.distributed.enqueue.withdrawal import IN_FLIGHT, NOT_FOLLOWED, NOT_WITHDRAWN
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.entries import Entry
 from postroad.errors import (
@@ -379,8 +379,8 @@ async def test_failed_enqueues_whose_messages_the_broker_cannot_have_are_not_fol
 async def test_failed_enqueues_that_are_followed_are_bounded_and_the_oldest_are_counted(
     cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(later_looks, "MAX_FOLLOWED", 40)
-    monkeypatch.setattr(later_looks, "DROPPED", 5)
+    monkeypatch.setattr(withdrawal, "MAX_FOLLOWED", 40)
+    monkeypatch.setattr(withdrawal, "DROPPED", 5)
     producer = await cluster.start()
     producer.faults.plan = unconfirmed
     before = unwithdrawn()
@@ -436,15 +436,15 @@ async def test_process_that_closes_while_the_view_is_away_asks_for_one_portion_o
 ) -> None:
     producer = await cluster.start()
     producer.faults.plan = unconfirmed
-    await fail_many(cluster, producer, 2 * later_looks.AT_ONCE)
+    await fail_many(cluster, producer, 2 * withdrawal.AT_ONCE)
     before = unwithdrawn(NOT_FOLLOWED)
     producer.faults.plan = away("view")
     steps = len(producer.faults.steps)
 
     await producer.queue.close()
 
-    assert unwithdrawn(NOT_FOLLOWED) - before == 2 * later_looks.AT_ONCE
-    assert len(producer.faults.steps) - steps == later_looks.AT_ONCE
+    assert unwithdrawn(NOT_FOLLOWED) - before == 2 * withdrawal.AT_ONCE
+    assert len(producer.faults.steps) - steps == withdrawal.AT_ONCE
 
 
 async def test_process_closes_though_its_last_looks_meet_an_error_that_postroad_does_not_know(

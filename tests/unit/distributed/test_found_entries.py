@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.distributed.administration.found_entries import EntryChange
+from postroad.distributed.administration.administration import EntryChange
 from postroad.distributed.dequeue.items import BYTES_MISSING
 from postroad.domain.queues.entries import EntryKey, slice_of
 from postroad.domain.queues.names import key_of_bytes

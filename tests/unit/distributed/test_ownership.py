@@ -11,7 +11,7 @@ import pytest
 
 from contract.queue_harness import plain_mail
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, away
-from postroad.adapters.memory.view.tables import Tables
+from postroad.adapters.memory.tables import Tables
 from postroad.distributed.engine.ownership import check_erasable
 from postroad.domain.queues.names import key_of_owner
 from postroad.domain.queues.ownership import Owner

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, no_fault
-from postroad.distributed.entries import purged_blobs
+from postroad.distributed.administration import purge
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ServerError, ViewUnavailable
@@ -307,7 +307,7 @@ async def test_a_blob_deletion_that_failed_is_repeated_by_the_next_purge(
 async def test_a_purge_deletes_the_bytes_of_many_batches(
     cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(purged_blobs, "TOGETHER", 2)
+    monkeypatch.setattr(purge, "TOGETHER", 2)
     await cluster.enqueue(process, *names(range(9)), delay=7200)
     await cluster.pass_time(OLD)
 

@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from postroad.adapters.memory.fault_injection import FaultInjector, away
-from postroad.adapters.memory.history import MemoryHistory
+from postroad.adapters.memory.servers import MemoryHistory
 from postroad.configuration import LeasedConfiguration, adopt, settle
 from postroad.domain.configuration.rollout import Rollout, versions
 from postroad.domain.configuration.rules import ViewConfiguration

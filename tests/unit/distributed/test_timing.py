@@ -10,20 +10,19 @@ from uuid import UUID
 
 import pytest
 
-from postroad.distributed import opening
-from postroad.distributed.administration import dead_queue, remove
+from postroad.distributed import mail_queue
+from postroad.distributed.administration import dead_queue, purge, remove
 from postroad.distributed.dequeue import items, leases
 from postroad.distributed.engine import ownership, timing
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.engine.timing import Timing
-from postroad.distributed.enqueue import enqueue_keys
-from postroad.distributed.entries import dead_letters, endings, purged_blobs
+from postroad.distributed.enqueue import enqueue
+from postroad.distributed.entries import dead_letters, endings
 from postroad.distributed.maintenance import (
     audit,
     browse_start,
     drain_check,
     erasure,
-    lost_messages,
     row_maintenance,
 )
 from postroad.distributed.reading import size
@@ -59,12 +58,12 @@ INTERVALS = {
     "waiting mail is gone over after": (row_maintenance.ROW_PASS_INTERVAL, 10 * MINUTE),
     "slices beyond one with mail are checked after": (browse_start.BEYOND, 10 * MINUTE),
     "no slice is old before": (row_maintenance.OLD, HOUR),
-    "new messages are given for": (lost_messages.MAX_ROUND, 5 * MINUTE),
-    "under a claim of": (lost_messages.CLAIMED, 15 * MINUTE),
+    "new messages are given for": (row_maintenance.MAX_ROUND, 5 * MINUTE),
+    "under a claim of": (row_maintenance.CLAIMED, 15 * MINUTE),
     "a count is kept for": (size.REMEMBERED, HOUR),
     "a partition's references are deferred for": (leases.REMEMBERED, MINUTE),
     "whose view is not read again for": (leases.ASKED_AGAIN, 30 * SECOND),
-    "processes that create a queue are apart by": (opening.MAX_RACING, 10 * MINUTE),
+    "processes that create a queue are apart by": (mail_queue.MAX_RACING, 10 * MINUTE),
     "a purge deletes the objects of a partition within": (drain_check.PURGE_TIMEOUT, 10 * MINUTE),
     "rows lie ahead of all clocks by": (erasure.AHEAD, MINUTE),
     "an owner's record is raised after": (ownership.AS_OF_INTERVAL, 10 * MINUTE),
@@ -73,7 +72,7 @@ PORTIONS = {
     "crashes before a mail is given up": (DELIVERY_LIMIT, 20),
     "seconds of a request of an erasure": (erasure.MAX_REQUEST, 20.0),
     "octets of a message that the view refuses": (dead_queue.KEPT_BYTES, 65_536),
-    "objects that are deleted together": ((audit.TOGETHER, purged_blobs.TOGETHER), (500, 500)),
+    "objects that are deleted together": ((audit.TOGETHER, purge.TOGETHER), (500, 500)),
     "orphans that are deleted unasked": (audit.MAX_UNASKED, 1000),
     "mails of an old slice that are rolled forward": (row_maintenance.FEW, 10),
     "slices after which one is old": (row_maintenance.OLD_SLICES, 100),
@@ -81,9 +80,9 @@ PORTIONS = {
     "mails and rows that a round logs": ((endings.MAX_LOGGED, dead_letters.MAX_LOGGED), (20, 20)),
     "mails and domains of a transaction": ((remove.TOGETHER, remove.MAX_DOMAINS), (100, 20)),
     "octets that are fetched once for an item": (items.MAX_KEPT, 1 << 20),
-    "attempts at a mail, and at a note": ((timing.TRIES, enqueue_keys.TRIES), (5, 3)),
+    "attempts at a mail, and at a note": ((timing.TRIES, enqueue.TRIES), (5, 3)),
 }
-CLAIMS = (audit.CLAIM_ID, lost_messages.REPAIRER, row_maintenance.CLAIM_ID)
+CLAIMS = (audit.CLAIM_ID, row_maintenance.REPAIRER, row_maintenance.CLAIM_ID)
 
 
 @pytest.mark.parametrize(("value", "agreed"), AGREED.values(), ids=AGREED)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.delivery.attempt_log import (
+from postroad.domain.delivery.attempts import (
     Attempted,
     AttemptSelector,
     LoggedAttempt,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import DeferItem, Done, Reject, RetryItem
+from postroad.domain.delivery.retries import DeferItem, Done, Reject, RetryItem
 from postroad.domain.mail.mail import Envelope, Outcome
 from support.leased_mails import NotedMail
 

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.delivery.endings import DeferItem, Done, Reject, RetryItem
-from postroad.domain.delivery.retries import RetryPlan, decide, softened
+from postroad.domain.delivery.retries import (
+    DeferItem,
+    Done,
+    Reject,
+    RetryItem,
+    RetryPlan,
+    decide,
+    softened,
+)
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.errors import InvalidSettings
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.mail.xtext import decode_xtext, encode_xtext
+from postroad.domain.mail.seven_bits import decode_xtext, encode_xtext
 from postroad.errors import InvalidInput
 
 

@@ -20,7 +20,7 @@ from postroad.embedded.log.segments import LiveEntry
 from postroad.embedded.store import leases
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import EntryEnded
-from postroad.ports.administration import Operation
+from postroad.ports.mail_queue import Operation
 
 A, B = "a@example.net", "b@example.net"
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import DeferItem, Done, ItemEnding, Reject, RetryItem
+from postroad.domain.delivery.retries import DeferItem, Done, ItemEnding, Reject, RetryItem
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import Sizes
@@ -21,7 +21,7 @@ from postroad.embedded.log.records import cut
 from postroad.embedded.rpc.operations import CALLS, Leased, leased_value
 from postroad.embedded.rpc.rpc import MAX_FRAME
 from postroad.embedded.rpc.serving import OPERATIONS
-from postroad.ports.administration import Operation
+from postroad.ports.mail_queue import Operation
 from support.leased_mails import NotedMail
 
 MAX_ENVELOPE = StoreOptions().largest_envelope

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from postroad.intake.server import listening_on
-from postroad.smtp.server.serving import REPLIES
+from postroad.smtp.server import REPLIES
 
 
 def test_the_system_keeps_few_replies_for_a_client_that_is_accepted_later() -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import cast
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import ClientLimits
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer

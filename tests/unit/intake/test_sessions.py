@@ -13,14 +13,14 @@ from typing import cast
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import Rights
 from postroad.intake.commands import MAX_LINE
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import MAX_ERRORS, Offer
 from postroad.intake.sessions import BURST, IntakeSession
 from postroad.ports.mail_queue import MailQueue
-from postroad.smtp.server.serving import CHUNK, COMMANDS, MAX_DROPPED, ServingWire
+from postroad.smtp.server import CHUNK, COMMANDS, MAX_DROPPED, ServingWire
 from postroad.telemetry.metrics import of_queue
 from support.recording_queue import RecordingQueue
 from support.transports import FakeTransport

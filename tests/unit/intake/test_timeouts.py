@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import Rights
 from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.sessions import IntakeSession
 from postroad.ports.mail_queue import MailQueue
-from postroad.smtp.server.serving import ServingWire
+from postroad.smtp.server import ServingWire
 from support.manual_loop import PASSES, move, run
 from support.recording_queue import RecordingQueue
 from support.transports import FakeTransport

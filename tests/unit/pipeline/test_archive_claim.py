@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.memory.view.view import MemoryView
+from postroad.adapters.memory.view import MemoryView
 from postroad.errors import ArchiveUnderWay
 from postroad.pipeline.archive.archive import CLAIM, CLAIM_ID, ArchiveClaim
 from support.in_memory_cluster import InMemoryCluster

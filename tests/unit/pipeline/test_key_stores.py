@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
+from postroad.adapters.cassandra.connection import Access as CassandraAccess
 from postroad.adapters.s3.clients import Access as S3Access
 from postroad.errors import InvalidSettings, TlsRefused
 from postroad.pipeline.java.key_stores import PASSWORD, KeyStores, key_stores
-from postroad.pipeline.spark.reading.spark_conf import cassandra_settings, java_settings
+from postroad.pipeline.spark.spark_conf import cassandra_settings, java_settings
 from postroad.tls import ClientTls, Encryption
 from support.certificates import Certificates
 

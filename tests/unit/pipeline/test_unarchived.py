@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.view.view import MemoryView
+from postroad.adapters.memory.view import MemoryView
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import EPOCH, moment_of

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.bootstrap.delivery.file import DeliveryFile
-from postroad.bootstrap.delivery.signing import FileSigner
+from postroad.bootstrap.delivery_file import DeliveryFile, FileSigner
 from postroad.domain.mail.mail import TENANT, Envelope
 from postroad.errors import InvalidSettings
 from support.memory.clock import ManualClock

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import Endings, ItemEnding
-from postroad.domain.delivery.retries import RetryPlan, decide
+from postroad.domain.delivery.retries import Endings, ItemEnding, RetryPlan, decide
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
 from postroad.errors import (

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.fault_injection import Step
-from postroad.bootstrap.delivery.targets import rules_of
+from postroad.bootstrap.targets import rules_of
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.smtp.next_hops import NextHop

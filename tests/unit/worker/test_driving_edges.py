@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.distributed.dequeue.items import DistributedItem
-from postroad.domain.delivery.attempt_log import Attempted
+from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.errors import BlobsUnavailable, EntryLost
 from postroad.routing.answers import Answer, Question

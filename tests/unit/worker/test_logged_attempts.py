@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import timedelta
 
-from postroad.domain.delivery.attempt_log import Attempted
+from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import BlobsUnavailable
 from unit.worker.test_deliveries import (

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from postroad.adapters.memory.fault_injection import Step
-from postroad.bootstrap.delivery.targets import rules_of, target_of, window_of
+from postroad.bootstrap.targets import rules_of, target_of, window_of
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
 from postroad.domain.delivery.retries import RetryPlan

@@ -5,7 +5,7 @@ mark of the partition reads it. A read of marks by id returns static columns onl
 exists, so a watermark also has a row of its own, under an id after all others.
 """
 
-from postroad.adapters.cassandra.connection.session import Statement
+from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.cassandra.statements import (
     AFTER,
     BETWEEN,

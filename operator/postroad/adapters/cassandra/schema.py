@@ -20,7 +20,7 @@ from datetime import timedelta
 from importlib import resources
 from typing import NamedTuple
 
-from postroad.adapters.cassandra.connection.session import Row, Session
+from postroad.adapters.cassandra.session import Row, Session
 from postroad.errors import ViewRefused
 from postroad.ports.view import FOREVER, SchemaChanges, TableOptions
 

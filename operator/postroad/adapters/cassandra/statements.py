@@ -11,7 +11,7 @@ A partition is (queue, slice_start, bucket_id) in `enqueued_mails` and `deleted_
 
 from datetime import timedelta
 
-from postroad.adapters.cassandra.connection.session import Statement
+from postroad.adapters.cassandra.session import Statement
 from postroad.domain.queues.lifetimes import DEAD_LETTER_MEMORY
 
 # ruff: noqa: S608  # the statements are built from constants; values are always bound

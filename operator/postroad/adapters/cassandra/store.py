@@ -1,11 +1,21 @@
-"""`ViewStore` over Cassandra: one keyspace, one session."""
+"""`ViewStore` over Cassandra: one keyspace, one session, and the claim on the keyspace: which
+QueueCluster creates and alters its tables.
 
-from datetime import timedelta
+Claims are events in `configuration_events`, under a name that no queue can have, as the home of the
+keyspace is: each is appended under the next number, by a transaction of all data centers, and the
+last one holds. So the table lists who had the keyspace before, and one number has one winner.
+Source: ADR 0040.
+"""
 
-from postroad.adapters.cassandra import schema
-from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.home import Home
+import json
+from datetime import UTC, datetime, timedelta
+
+from postroad.adapters.cassandra import schema, statements
+from postroad.adapters.cassandra.history import Home
+from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.adapters.cassandra.view.view import CassandraView
+from postroad.domain.queues.server_claims import Claim, Claimant
+from postroad.errors import ViewRefused
 from postroad.ports.view import SchemaChanges, TableOptions
 
 READ_AT_QUORUM = Statement("SELECT queue FROM {keyspace}.limits WHERE queue = 'check'")
@@ -55,3 +65,70 @@ class CassandraViewStore:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+KEY = "@claims"
+"""In place of a queue's name, which has no @."""
+
+CLAIMED, RELEASED = "Claimed", "Released"
+
+
+class KeyspaceClaim:
+    """`ClaimRecord` of one session's keyspace."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def claim(self, claimant: Claimant) -> Claim | None:
+        """See the port. One read within the data center; only a record needs the others."""
+        if not await schema.has_table(self._session, "configuration_events"):
+            return None
+        claims = await self._claims()
+        while (holding := _last(claims)) is None:
+            claims.append(await self._append(len(claims) + 1, claimant))
+        return holding
+
+    async def transfer(self, found: Claim, claimant: Claimant) -> Claim:
+        claims = await self._claims()
+        if _last(claims) == found:
+            claims.append(await self._append(len(claims) + 1, claimant))
+        while (holding := _last(claims)) is None:
+            claims.append(await self._append(len(claims) + 1, claimant))
+        return holding
+
+    async def release(self, claimant: Claimant) -> None:
+        claims = await self._claims()
+        holding = _last(claims)
+        if holding is not None and holding.is_of(claimant):
+            await self._append(len(claims) + 1, None)
+
+    async def _append(self, number: int, claimant: Claimant | None) -> Claimant | None:
+        """Append a claim, or a release; return what has the number then. The answer of a
+        transaction that was refused shows it, where a read of this data center alone may not."""
+        document = json.dumps(claimant.encode() if claimant else None)
+        kind = CLAIMED if claimant else RELEASED
+        values = (KEY, number, kind, datetime.now(UTC), document)
+        [answer] = await self._session.execute(statements.APPEND_KEYSPACE_EVENT, values)
+        return claimant if answer["[applied]"] else _decoded(answer)
+
+    async def _claims(self) -> list[Claimant | None]:
+        rows = await self._session.execute(statements.SELECT_KEYSPACE_EVENTS, (KEY,))
+        return [_decoded(row) for row in rows]
+
+
+def _last(claims: list[Claimant | None]) -> Claim | None:
+    if not claims or claims[-1] is None:
+        return None
+    former = frozenset(each.token for each in claims[:-1] if each is not None)
+    return Claim.of(claims[-1], len(claims), former)
+
+
+def _decoded(row: Row) -> Claimant | None:
+    try:
+        document = json.loads(row["document"])
+        return None if document is None else Claimant.decode(document)
+    except (ValueError, TypeError) as error:
+        raise ViewRefused(
+            f"claim {row['sequence']} on the keyspace cannot be read",
+            hint="a newer release of postroad wrote it, or an administrator",
+        ) from error

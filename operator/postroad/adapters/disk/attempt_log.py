@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from postroad.adapters.disk.files import PRIVATE_DIRECTORY, PRIVATE_FILE
-from postroad.domain.delivery.attempt_log import (
+from postroad.domain.delivery.attempts import (
     Attempted,
     LoggedAttempt,
     from_document,

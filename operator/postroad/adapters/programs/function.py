@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
+from postroad.contents import MemoryBudget
 from postroad.domain.mail.envelope_documents import HandedMail
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
-from postroad.memory_budget import MemoryBudget
 from postroad.ports.delivery import (
     BeforeEnd,
     ConnectionClosed,

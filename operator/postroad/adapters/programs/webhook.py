@@ -21,6 +21,7 @@ from postroad.adapters.programs.function import (
     ProgramResponse,
     SerialConnection,
 )
+from postroad.contents import MemoryBudget
 from postroad.domain.delivery.webhooks import (
     WebhookAddress,
     WebhookRequest,
@@ -30,7 +31,6 @@ from postroad.domain.delivery.webhooks import (
 )
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
-from postroad.memory_budget import MemoryBudget
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import BeforeEnd, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.bootstrap.distributed import open_erasable
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
 from postroad.cli.options import (

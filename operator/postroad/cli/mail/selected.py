@@ -22,12 +22,11 @@ from postroad.cli.options import (
     view_text,
     with_queue,
 )
-from postroad.distributed.administration.found_entries import EntryChange
+from postroad.distributed.administration.administration import EntryChange
 from postroad.domain.queues.documents import MailView, printed_view, sizes_value
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.instants import format_duration
-from postroad.ports.administration import Operation
-from postroad.ports.mail_queue import MailQueue
+from postroad.ports.mail_queue import MailQueue, Operation
 
 limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most so many mails.")
 

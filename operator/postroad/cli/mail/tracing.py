@@ -18,7 +18,7 @@ from postroad.cli.options import (
     master_option,
     say,
 )
-from postroad.domain.delivery.attempt_log import AttemptSelector, LoggedAttempt, to_document
+from postroad.domain.delivery.attempts import AttemptSelector, LoggedAttempt, to_document
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import InvalidInput

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 import click
 
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archiving import LakeLock, begin_archive, check_lake, name_of, open_archived
 from postroad.cli.options import json_option, lake_option, master_option, queue_option, say
 from postroad.cli.pipeline import spark
@@ -88,9 +88,9 @@ async def _archive(
     key = spark.address_key(settings)
     with spark.run_stores(settings) as stores:
         async with open_archived(request.url, settings, "name its lake with --lake") as queue:
+            from postroad.pipeline.spark import spark_conf
             from postroad.pipeline.spark.columns import column_of
             from postroad.pipeline.spark.jobs import archiving
-            from postroad.pipeline.spark.reading import spark_conf
 
             source = archiving.ArchivedTables(
                 view=queue.view,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.bootstrap.archiving import check_lake, name_of
 from postroad.cli.options import (
     INSTANT,
@@ -151,7 +151,7 @@ async def opened_lake(request: LakeRequest) -> AsyncIterator[AskedLake]:
     if local is None:
         async with spark.open_with_spark(url, request.master, brief=True) as opened:
             from postroad.pipeline.spark.lake.lake import in_thread, open_lake
-            from postroad.pipeline.spark.reading.spark_conf import lake_folder, s3_settings
+            from postroad.pipeline.spark.spark_conf import lake_folder, s3_settings
 
             queue = opened.queue
             place, store = lake_folder(queue.bucket, queue.name), s3_settings(queue.s3)

@@ -9,12 +9,12 @@ from functools import partial
 
 import click
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.bootstrap.archiving import change_entries, list_keys
 from postroad.cli.pipeline.lake import say_result, summarize
 from postroad.cli.pipeline.spark import open_with_spark, write_summary
-from postroad.distributed.administration.found_entries import EntryChange
+from postroad.distributed.administration.administration import EntryChange
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.queues.selection import Selector

@@ -75,8 +75,8 @@ async def spark_session(
     """Start Spark, and end it. `brief`: a job of seconds. Raises: NotInstalled, InvalidSettings,
     TlsRefused."""
     from postroad.pipeline.spark.jobs.archiving import SESSION
-    from postroad.pipeline.spark.reading.spark_conf import java_settings
     from postroad.pipeline.spark.session import BRIEF, close_session, open_session
+    from postroad.pipeline.spark.spark_conf import java_settings
 
     java = java_settings(s3_access(settings), stores, BRIEF if brief else ())
     started = {**SESSION, **java, **_of_executors(settings)}
@@ -159,7 +159,7 @@ async def open_with_spark(
         ):
 
             def configure_view() -> None:
-                from postroad.pipeline.spark.reading.spark_conf import cassandra_settings
+                from postroad.pipeline.spark.spark_conf import cassandra_settings
 
                 for name, value in cassandra_settings(queue.cassandra, stores).items():
                     session.conf.set(name, value)
@@ -216,8 +216,8 @@ def _key_in(file: Path | None) -> SecretStr | None:
 @click.command(hidden=True)
 def executor() -> None:
     """Become an executor of the driver that made this pod."""
-    from postroad.pipeline.spark.reading.spark_conf import cassandra_settings, trust_options
     from postroad.pipeline.spark.session import own_jars
+    from postroad.pipeline.spark.spark_conf import cassandra_settings, trust_options
 
     settings = from_environment()
     stores = stores_of_a_pod(settings)

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.adapters.programs.function import HandlerFunction
-from postroad.bootstrap import shared_state_of, suppression_list_of
-from postroad.bootstrap.delivery import transports
-from postroad.bootstrap.delivery.resolvers import open_resolver, open_sts
-from postroad.bootstrap.delivery.targets import DeliveryTarget, rules_of, target_of, window_of
-from postroad.bootstrap.delivery.transports import ehlo_name_of, hostname_of
+from postroad.bootstrap import shared_state_of, suppression_list_of, transports
+from postroad.bootstrap.targets import DeliveryTarget, rules_of, target_of, window_of
+from postroad.bootstrap.transports import ehlo_name_of, hostname_of, open_resolver, open_sts
 from postroad.cli.processes.long_running import Process, background_maintenance
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
@@ -58,7 +56,7 @@ from postroad.worker.sites.rate_limiter import RateLimiter, held_of
 from postroad.worker.sites.suppressing import Suppressing
 
 if TYPE_CHECKING:
-    from postroad.bootstrap.delivery.file import DeliveryFile, Use
+    from postroad.bootstrap.delivery_file import DeliveryFile, Use
 
 
 _log = logger("worker")

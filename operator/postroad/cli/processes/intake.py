@@ -20,9 +20,9 @@ from typing import Any
 
 import click
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import lock_of
-from postroad.bootstrap.delivery.transports import hostname_of
+from postroad.bootstrap.transports import hostname_of
 from postroad.cli.options import LISTEN, NETWORKS, queue_option
 from postroad.cli.processes import long_running
 from postroad.cli.processes.event_loop import within_descriptors
@@ -37,7 +37,7 @@ from postroad.intake.server import SmtpServer, listening_on
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
 from postroad.settings.intake import BareLineEnds, Intake, LongLines
-from postroad.smtp.server.certificates import ServerCertificate
+from postroad.smtp.server import ServerCertificate
 from postroad.telemetry.logs import logger
 
 _log = logger("intake")

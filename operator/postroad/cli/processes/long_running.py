@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import open_inherited, open_queue
 from postroad.cli.processes.event_loop import run_long
 from postroad.errors import InvalidSettings, PostroadError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from postroad.bootstrap.delivery.targets import DeliveryTarget
+from postroad.bootstrap.targets import DeliveryTarget
 from postroad.cli.options import queue_option
 from postroad.cli.processes import intake, worker
 from postroad.cli.processes.delivering import deliver, target_and_file
@@ -17,10 +17,10 @@ from postroad.cli.processes.long_running import process, run
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.settings import Settings, from_environment
-from postroad.smtp.server.certificates import ServerCertificate
+from postroad.smtp.server import ServerCertificate
 
 if TYPE_CHECKING:
-    from postroad.bootstrap.delivery.file import DeliveryFile
+    from postroad.bootstrap.delivery_file import DeliveryFile
 
 
 @click.command()

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import click
 from pydantic import ValidationError
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.bootstrap import shared_state_of
 from postroad.cli.options import DURATION, with_queue
 from postroad.cli.sites.sites import known_sites, site_name

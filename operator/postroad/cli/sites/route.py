@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import open_queue, shared_state_of
-from postroad.bootstrap.delivery.resolvers import open_resolver, open_sts
-from postroad.bootstrap.delivery.signing import selected_keys
+from postroad.bootstrap.delivery_file import selected_keys
+from postroad.bootstrap.transports import open_resolver, open_sts
 from postroad.cli.options import json_option, say
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.routing import RoutingSettings

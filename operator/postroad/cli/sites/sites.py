@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import click
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.bootstrap import shared_state_of
 from postroad.cli.mail.selected import change_by_spark
 from postroad.cli.options import (
@@ -23,7 +23,7 @@ from postroad.cli.options import (
     selecting,
     with_queue,
 )
-from postroad.distributed.administration.found_entries import EntryChange
+from postroad.distributed.administration.administration import EntryChange
 from postroad.domain.delivery.attempts import checked_reason
 from postroad.domain.delivery.sites import (
     MAX_SUSPENSION,
@@ -41,10 +41,9 @@ from postroad.domain.queues.selection import Selector
 from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.domain.values.text import escaped
 from postroad.errors import InvalidInput
-from postroad.ports.administration import Operation
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import SharedState, Topic
-from postroad.ports.mail_queue import MailQueue
+from postroad.ports.mail_queue import MailQueue, Operation
 from postroad.worker.sites.control import MAX_DEFERRAL, READ_EVERY
 
 MAX_SITE = 320

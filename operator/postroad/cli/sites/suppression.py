@@ -7,11 +7,11 @@ from typing import Any, TextIO
 
 import click
 
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.clocks import MachineClock
 from postroad.bootstrap import suppression_list_of
 from postroad.cli.options import DURATION, json_option, say, with_queue
+from postroad.delivery_settings.delivery import MAX_LIFETIME
 from postroad.delivery_settings.files import read_delivery
-from postroad.delivery_settings.suppression import MAX_LIFETIME
 from postroad.domain.delivery.attempts import checked_reason
 from postroad.domain.delivery.suppressed import (
     SuppressedAddress,

@@ -27,10 +27,9 @@ from postroad.controller.credentials import (
     Connections,
     read_credentials,
 )
-from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER
-from postroad.controller.reads import Reads
+from postroad.controller.reads import Absences, Reads
 from postroad.controller.spec.cluster import DEFAULT_CLASS, Cassandra, QueueClusterSpec, spec_of
 from postroad.controller.spec.queue_resource import Queue, adopted_by
 from postroad.controller.status.attempts import count_error, ends_reconcile

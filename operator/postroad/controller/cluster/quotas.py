@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.controller.kubernetes.absences import PATIENCE, Absences
+from postroad.controller.reads import PATIENCE, Absences
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.domain.values.instants import format_duration
 from postroad.errors import QuotaExceeded

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from postroad.controller.cluster.plans import QueuePlace
 from postroad.controller.cluster.quotas import Quotas
-from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
-from postroad.controller.reads import Reads
+from postroad.controller.reads import Absences, Reads
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.parts import AllowedNamespaces, allowed_by, allows
 from postroad.controller.spec.queue_resource import Queue, own_bucket, referring

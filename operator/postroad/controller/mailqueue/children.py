@@ -14,7 +14,6 @@ from typing import Any
 
 from postroad.controller.cluster.quotas import granted_workers
 from postroad.controller.credentials import check_address_key, check_certificate, read_credentials
-from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import AUTOSCALED, AUTOSCALERS, DEPLOYMENT, Key
 from postroad.controller.kubernetes.drift import ApplyResponses, hash_in
 from postroad.controller.mailqueue.applying import (
@@ -39,7 +38,7 @@ from postroad.controller.pods.manifests import (
 )
 from postroad.controller.pods.pipeline_children import PIPELINE, pipeline_children
 from postroad.controller.pods.upgrades import Upgrades, is_rolling
-from postroad.controller.reads import Reads, as_child
+from postroad.controller.reads import Absences, Reads, as_child
 from postroad.controller.spec.mailqueue import Intake, MailQueueSpec, Workers
 from postroad.controller.spec.queue_resource import NO_PIPELINE, PipelineProgram, PodContext, Queue
 from postroad.controller.status import conditions as condition

@@ -21,7 +21,7 @@ from postroad.controller.kubernetes.api import Key
 from postroad.controller.status.attempts import count_error
 from postroad.controller.status.status import instant
 from postroad.distributed.engine.engine import Engine, Parts
-from postroad.distributed.opening import begin
+from postroad.distributed.mail_queue import begin
 from postroad.distributed.reading.size import KeptCounts, SizeCache
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock, Randomness

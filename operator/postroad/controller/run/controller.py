@@ -22,7 +22,6 @@ from postroad.controller.cluster.health import ClusterHealth, left_in_use
 from postroad.controller.cluster.operator_assignment import is_assigned_elsewhere, is_left
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials import Connect, Connections
-from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.actions import log_unexpected, read, reconciling
 from postroad.controller.kubernetes.api import MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.mailqueue.children import QueueChildren
@@ -37,6 +36,7 @@ from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import (
     OWN,
     WATCHED,
+    Absences,
     Indexes,
     RememberedReads,
     WatchedKubernetes,

@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.adapters.kubernetes.api_requests import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.kubernetes.kopf_watch import quiet_logs, read_nested_objects
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import cluster
 from postroad.controller.credentials import Connect
 from postroad.controller.kubernetes.api import (

@@ -40,7 +40,7 @@ from postroad.domain.reports.deciding import (
 )
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
-from postroad.settings.programs import HandedBytes
+from postroad.settings.delivery import HandedBytes
 
 SECOND = timedelta(seconds=1)
 

@@ -2,27 +2,32 @@
 Expire: it moves them to the dead letters. Requeue, discard: it gives dead letters a new entry, or
 ends them.
 
-Each changes the mails that waited when it began, and never its own replacements.
+Each changes the mails that waited when it began, and never its own replacements. Of entries that
+another reader of the view found, by their keys, each row and mark is read again, so that what ended
+or was replaced meanwhile is met as by any operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import partial
 
 from postroad.distributed.administration.dead_queue import discard_dead_letter
-from postroad.distributed.administration.remove import remove
+from postroad.distributed.administration.remove import remove, remove_entry
 from postroad.distributed.administration.requeue import requeue_dead_letter
+from postroad.distributed.dequeue.items import BYTES_MISSING
 from postroad.distributed.engine.engine import Engine
-from postroad.distributed.engine.timing import TRIES, count, persist
+from postroad.distributed.engine.timing import TRIES, count, each_of, persist
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.reading.browse import WaitingMail, waiting
 from postroad.domain.mail.mail import OutcomeKind
-from postroad.domain.queues.entries import Change, EndingKind, Entry, Mark
+from postroad.domain.queues.entries import Change, EndingKind, Entry, EntryKey, Mark
 from postroad.domain.queues.selection import Selector
-from postroad.ports.administration import EXPIRED, Operation
+from postroad.errors import BlobMissing
+from postroad.ports.mail_queue import EXPIRED, Operation
 from postroad.ports.view import DeadLetter
 
 ChangeDecision = Callable[[Entry, datetime], Change | None]
@@ -165,3 +170,66 @@ OPERATIONS: Mapping[Operation, Callable[[Engine, Selector], Awaitable[int]]] = {
     Operation.DISCARD: partial(change_dead_letters, discard_dead_letter),
 }
 """Effect of each operation. Each raises: InvalidInput for an empty selector, ServerError."""
+
+
+class EntryChange(StrEnum):
+    """Changes to waiting mails that were found by their entries."""
+
+    REMOVE = "remove"
+    HOLD = "hold"
+    RELEASE = "release"
+    FLUSH = "flush"
+    EXPIRE = "expire"
+    REPUBLISH = "republish"
+    GIVE_UP_WITHOUT_BYTES = "give-up-without-bytes"
+
+
+async def change_found(
+    engine: Engine, change: EntryChange, keys: Iterable[EntryKey], selector: Selector
+) -> int:
+    """Change the mails that wait under these entries, or under their successors, and that are
+    selected; return how many. Raises: InvalidInput for an empty selector, ServerError, ClockSkew,
+    ConfigurationStale."""
+    selector.require_purpose()
+    engine.check_open()
+    await engine.limits_cache.refresh()
+    began, step = engine.limits_cache.now(), _STEPS[change]
+
+    async def one(key: EntryKey) -> bool:
+        row = await engine.view.row(key)
+        if not isinstance(row, Entry) or not selector.matches(row, began):
+            return False
+        return await change_entry(engine, row, step, began)
+
+    return await count(each_of(keys), one)
+
+
+async def _removed(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
+    return None if await remove_entry(engine, entry) else Mark()
+
+
+def _with_message(entry: Entry, now: datetime) -> Change | None:
+    """Give a mail another message, also one that is not due yet; a held one has none."""
+    return None if entry.held else Change.nothing(entry)
+
+
+async def _without_bytes(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
+    """A waiting mail whose bytes are missing becomes a dead letter. The mark is read after the
+    bytes: an ending deletes them after it wrote its mark."""
+    try:
+        async for _ in engine.blobs.stream(entry.blob_key):
+            return Mark()
+    except BlobMissing:
+        return await given_up(engine, entry, BYTES_MISSING)
+    return Mark()  # an object without any octet is there too
+
+
+_STEPS: Mapping[EntryChange, EntryStep] = {
+    EntryChange.REMOVE: _removed,
+    EntryChange.HOLD: replacing(held),
+    EntryChange.RELEASE: replacing(released),
+    EntryChange.FLUSH: replacing(flushed),
+    EntryChange.EXPIRE: expired,
+    EntryChange.REPUBLISH: replacing(_with_message),
+    EntryChange.GIVE_UP_WITHOUT_BYTES: _without_bytes,
+}

@@ -12,8 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from postroad.distributed.dequeue.dispatch import ReferenceDispatch
-from postroad.distributed.dequeue.dispatch_pipeline import DispatchPipeline, PrefetchPlace
+from postroad.distributed.dequeue.dispatch import DispatchPipeline, PrefetchPlace, ReferenceDispatch
 from postroad.distributed.dequeue.items import DistributedItem
 from postroad.distributed.dequeue.leases import MailLeases, WaitLimits
 from postroad.distributed.engine.engine import Engine

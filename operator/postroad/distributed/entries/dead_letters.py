@@ -1,20 +1,20 @@
-"""Dead letters: mail is given up, kept apart with the reason, and listed.
+"""Entries as browsing and listings show them. Dead letters: mail is given up, kept apart with the
+reason, and listed.
 
-Rows and marks that this release cannot decode: set aside, logged and counted, so that they delay
-no other mail.
-
-A row that is set aside still counts as live and keeps its slice; browsing and bulk operations leave
-it out. An entry whose ending is unknown is over, and keeps its slice too. Source: ADR 0017.
+Rows and marks that this release cannot decode are set aside, logged and counted, so that they delay
+no other mail. A row that is set aside still counts as live and keeps its slice; browsing and bulk
+operations leave it out. An entry whose ending is unknown is over, and keeps its slice too.
+Source: ADR 0017.
 """
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace as copy
+from datetime import datetime
 from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.endings import CLEANED, end, mark_if_passed
-from postroad.distributed.entries.views import view_of
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.documents import MailView
@@ -23,6 +23,24 @@ from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import moment_of
 from postroad.ports.view import DeadLetter
 from postroad.telemetry import metrics
+
+
+def view_of(entry: Entry, now: datetime, dead_letter: DeadLetter | None = None) -> MailView:
+    due_at = entry.due_at if entry.due_at is not None and entry.due_at > now else None
+    return MailView(
+        enqueue_id=entry.enqueue_id,
+        mail_id=entry.mail_id,
+        mail=entry.envelope,
+        accepted_at=entry.accepted_at,
+        enqueued_at=entry.enqueued_at,
+        due_at=due_at,
+        held=entry.held,
+        attempt=entry.attempt,
+        size_bytes=entry.size_bytes,
+        last_error=entry.last_error,
+        reason=dead_letter.reason if dead_letter is not None else None,
+    )
+
 
 OVER_THE_LIMIT = "delivery limit exceeded: consumers crashed on it repeatedly"
 

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from enum import Enum
 from operator import itemgetter
 
+from postroad.distributed.administration.purge import delete_purged_blobs
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import endings, replacement
 from postroad.distributed.entries.live_slices import Ascending, Slice, with_marks
-from postroad.distributed.entries.purged_blobs import delete_purged_blobs
 from postroad.domain.queues.entries import (
     EndingKind,
     Entry,

@@ -17,10 +17,9 @@ from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import Beginning
-from postroad.distributed.entries.dead_letters import SetAside
+from postroad.distributed.entries.dead_letters import SetAside, view_of
 from postroad.distributed.entries.live_slices import live_slices, with_marks
 from postroad.distributed.entries.replacement import replacement_of
-from postroad.distributed.entries.views import view_of
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.entries import (
     EndingKind,

@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Self
 from uuid import UUID
 
 from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
-from postroad.domain.delivery.endings import Endings
-from postroad.domain.delivery.retries import MIN_DELAY
+from postroad.domain.delivery.retries import MIN_DELAY, Endings
 from postroad.domain.mail.envelope_documents import envelope_of, envelope_value
 from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.domain.mail.shapes import Shape

@@ -20,9 +20,13 @@ from typing import NamedTuple
 from uuid import UUID
 
 from postroad.domain.mail.mail import TENANT, Envelope, Mail
-from postroad.domain.mail.seven_bits import ascii_address, in_seven_bits, quoted_printable
+from postroad.domain.mail.seven_bits import (
+    ascii_address,
+    encode_address,
+    in_seven_bits,
+    quoted_printable,
+)
 from postroad.domain.mail.shapes import with_crlf
-from postroad.domain.mail.xtext import encode_address
 from postroad.domain.reports.deciding import (
     DOUBLE_BOUNCE,
     REPORT,

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from postroad.contents import chunks_of
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import ItemEnding
+from postroad.domain.delivery.retries import ItemEnding
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, check_named
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail, MailView, Sizes
@@ -34,9 +34,8 @@ from postroad.errors import (
     EntryLost,
     StoreUnavailable,
 )
-from postroad.ports.administration import Administration, Operation
 from postroad.ports.clock import Clock
-from postroad.ports.mail_queue import NO_DELAY, checked_ending
+from postroad.ports.mail_queue import NO_DELAY, Administration, Operation, checked_ending
 
 
 class RemoteItem(LeasedMail):

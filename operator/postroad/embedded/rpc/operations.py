@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from postroad.domain.delivery.endings import DONE, DeferItem, Done, ItemEnding, Reject, RetryItem
+from postroad.domain.delivery.retries import DONE, DeferItem, Done, ItemEnding, Reject, RetryItem
 from postroad.domain.mail import envelope_documents
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.mail.shapes import Shape
@@ -18,7 +18,7 @@ from postroad.domain.queues import documents
 from postroad.domain.queues.documents import LeasedMail, Sizes
 from postroad.domain.values.instants import duration, duration_us
 from postroad.embedded.log.records import cut
-from postroad.ports.administration import Operation
+from postroad.ports.mail_queue import Operation
 
 MAX_TEXTS = 512 * 1024
 """Characters of the texts of one frame, with up to 12 octets each in JSON (rpc.MAX_FRAME)."""

@@ -19,7 +19,7 @@ from postroad.embedded.rpc.rpc import Answering, Arguments, FrameKind, frame, sh
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import Consumer, OwnedQueue
 from postroad.errors import InvalidInput, PostroadError
-from postroad.ports.administration import Operation
+from postroad.ports.mail_queue import Operation
 from postroad.telemetry.logs import logger
 
 MAX_LEASED_SLOTS = 32

@@ -26,7 +26,7 @@ from postroad.embedded.store import leases
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.recovery import as_dead_letter
 from postroad.errors import PostroadError
-from postroad.ports.administration import EXPIRED, Operation
+from postroad.ports.mail_queue import EXPIRED, Operation
 
 YIELD_EVERY = 200
 """Entries between two yields to the event loop."""

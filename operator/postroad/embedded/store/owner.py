@@ -18,8 +18,7 @@ from postroad.embedded.store.enqueue import accept_stored, receive
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.errors import PostroadError, StoreFull
-from postroad.ports.administration import Administration, Operation
-from postroad.ports.mail_queue import NO_DELAY, check_prefetch
+from postroad.ports.mail_queue import NO_DELAY, Administration, Operation, check_prefetch
 from postroad.telemetry import metrics
 
 

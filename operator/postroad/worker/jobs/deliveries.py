@@ -12,10 +12,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
 
-from postroad.domain.delivery.attempt_log import Attempted
-from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import DONE, DeferItem, Done, ItemEnding, Reject, RetryItem
-from postroad.domain.delivery.retries import RetryPlan, decide, softened
+from postroad.domain.delivery.attempts import Attempted, AttemptOutcomes
+from postroad.domain.delivery.retries import (
+    DONE,
+    DeferItem,
+    Done,
+    ItemEnding,
+    Reject,
+    RetryItem,
+    RetryPlan,
+    decide,
+    softened,
+)
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import (
     EntryEnded,

@@ -12,7 +12,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from postroad.adapters.cassandra import mark_statements
-from postroad.adapters.cassandra.connection.session import UNSET, Row, Session, Statement
+from postroad.adapters.cassandra.session import UNSET, Row, Session, Statement
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.transactions import Transactions, Write

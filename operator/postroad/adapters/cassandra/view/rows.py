@@ -19,8 +19,8 @@ from typing import Any
 from uuid import UUID
 
 from postroad.adapters.cassandra import statements
-from postroad.adapters.cassandra.connection.connection import TooManyTombstones
-from postroad.adapters.cassandra.connection.session import UNSET, Row, Session
+from postroad.adapters.cassandra.connection import TooManyTombstones
+from postroad.adapters.cassandra.session import UNSET, Row, Session
 from postroad.adapters.cassandra.statements import ROW_COLUMNS
 from postroad.domain.mail import mail
 from postroad.domain.mail.shapes import Shape

@@ -4,7 +4,7 @@
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import insert, select
 from postroad.ports.delivery import Topic
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mappi
 from itertools import islice
 from typing import TypeVar
 
-from postroad.adapters.cassandra.connection.session import Row, Session, Statement
+from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.adapters.cassandra.statements import insert, select
 from postroad.adapters.cassandra.view import rows
 from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, strongest

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from postroad.adapters.cassandra.connection.session import Row, Session, Statement
+from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.domain.queues.entries import EntryKey, Mark, Partition
 
 NOTHING = Mark()

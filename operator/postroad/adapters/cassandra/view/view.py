@@ -1,5 +1,7 @@
 """`View` over Cassandra. The port has the contract of each method; `statements` and
-`mark_statements` have the reason for the form of each statement."""
+`mark_statements` have the reason for the form of each statement. The enqueue keys of a queue are
+lightweight transactions on a row that expires.
+"""
 
 import asyncio
 import json
@@ -8,19 +10,85 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import statements
-from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.view import enqueue_keys, erasure, rows
+from postroad.adapters.cassandra.session import Row, Session, Statement
+from postroad.adapters.cassandra.statements import insert
+from postroad.adapters.cassandra.view import erasure, rows
 from postroad.adapters.cassandra.view.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.view.rows import DeadLetterReader, month_of_gone
 from postroad.adapters.cassandra.view.shared_state import CassandraSharedState
 from postroad.adapters.cassandra.view.suppression_list import CassandraSuppressionList
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
+from postroad.domain.queues.references import KEY_LIFETIME
 from postroad.domain.values.identifiers import FIRST
 from postroad.domain.values.instants import Readings
-from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import Counts
-from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record
+from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, KeyedEntry, Limits, Record
+
+# ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
+
+
+LIFETIME = round(KEY_LIFETIME.total_seconds())
+
+COLUMNS = (
+    "slice_start",
+    "bucket_id",
+    "enqueue_id",
+    "mail_id",
+    "blob_key",
+    "accepted_at",
+    "digest",
+    "is_accepted",
+)
+
+TAKE = Statement(
+    insert("enqueue_keys", ("queue", "key_token", *COLUMNS))
+    + f" IF NOT EXISTS USING TTL {LIFETIME}"
+)
+"""The first of several processes has the key; the answer to the others is what it wrote."""
+
+CHANGE = Statement(
+    f"UPDATE {{keyspace}}.enqueue_keys USING TTL {LIFETIME}"
+    f" SET {', '.join(f'{each} = ?' for each in COLUMNS)}"
+    " WHERE queue = ? AND key_token = ? IF enqueue_id = ? AND is_accepted = ?"
+)
+"""All columns, though few differ: they would expire one by one."""
+
+
+async def take(session: Session, queue: str, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
+    [answer] = await session.execute(TAKE, (queue, token, *_values(keyed)))
+    return keyed if answer["[applied]"] else _keyed_of(answer)
+
+
+async def change(
+    session: Session, queue: str, token: bytes, before: KeyedEntry, after: KeyedEntry
+) -> bool:
+    condition = (before.key.enqueue_id, before.is_accepted)
+    [answer] = await session.execute(CHANGE, (*_values(after), queue, token, *condition))
+    return bool(answer["[applied]"])
+
+
+def _values(keyed: KeyedEntry) -> tuple[object, ...]:
+    return (
+        *keyed.key,
+        keyed.mail_id,
+        keyed.blob_key,
+        keyed.accepted_at,
+        keyed.digest,
+        keyed.is_accepted,
+    )
+
+
+def _keyed_of(row: Row) -> KeyedEntry:
+    return KeyedEntry(
+        key=EntryKey(rows.instant(row["slice_start"]), row["bucket_id"], row["enqueue_id"]),
+        mail_id=row["mail_id"],
+        blob_key=row["blob_key"],
+        accepted_at=rows.instant(row["accepted_at"]),
+        digest=row["digest"],
+        is_accepted=row["is_accepted"],
+    )
+
 
 RECORDS = 100
 """Delivery records in one request. One may hold a reply of several kilobytes, and Cassandra refuses
@@ -106,10 +174,10 @@ class CassandraView(CassandraMarks):
         return CassandraSuppressionList(self._session, self._queue)
 
     async def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
-        return await enqueue_keys.take(self._session, self._queue, token, keyed)
+        return await take(self._session, self._queue, token, keyed)
 
     async def change_key(self, token: bytes, before: KeyedEntry, after: KeyedEntry) -> bool:
-        return await enqueue_keys.change(self._session, self._queue, token, before, after)
+        return await change(self._session, self._queue, token, before, after)
 
     async def record(self, mail_id: UUID, records: tuple[Record, ...]) -> None:
         many = [

@@ -27,7 +27,7 @@ from postroad.pipeline.spark.lake.lake import (
     within,
 )
 from postroad.pipeline.spark.lake.store_lake import StoreLake
-from postroad.pipeline.spark.reading.reading import PartitionReader
+from postroad.pipeline.spark.reading import PartitionReader
 from postroad.ports.clock import Clock
 from postroad.ports.view import View
 

@@ -27,7 +27,7 @@ from postroad.pipeline.archive.planning import Coverage, Stretch
 from postroad.pipeline.results.lines import TraceLine
 from postroad.pipeline.spark.columns import AddressColumn, is_among
 from postroad.pipeline.spark.lake.lake import LakeTables, in_thread, within
-from postroad.pipeline.spark.reading.reading import PartitionReader
+from postroad.pipeline.spark.reading import PartitionReader
 from postroad.ports.view import View
 from postroad.settings.pipeline import AddressKind
 

@@ -19,7 +19,7 @@ from postroad.pipeline.results.lines import AgesLine, age_name
 from postroad.pipeline.spark.columns import age_limit_of, domain_of, domains_of, nothing
 from postroad.pipeline.spark.jobs.tracing import ViewTables
 from postroad.pipeline.spark.lake.lake import in_thread
-from postroad.pipeline.spark.reading.reading import SELECTED, PartitionReader
+from postroad.pipeline.spark.reading import SELECTED, PartitionReader
 
 Changer = Callable[[list[EntryKey]], int]
 """Changes the mails of these entries; returns how many. It is sent to executors."""

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from postroad.domain.mail.mail import Envelope, Outcome
-from postroad.domain.mail.seven_bits import ascii_address
-from postroad.domain.mail.xtext import encode_xtext
+from postroad.domain.mail.seven_bits import ascii_address, encode_xtext
 from postroad.smtp.client.transaction.content import OpenContent
 
 _DIGITS = re.compile(r"[0-9]{1,20}")

@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
+from postroad.contents import MemoryBudget
 from postroad.domain.mail.dot_stuffing import LineEnds
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.mail.seven_bits import PIECE, Result, Steps, in_seven_bits, is_signed
 from postroad.domain.mail.shapes import MAX_HEADER, Scanner, Shape, shape_of, with_crlf
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.memory_budget import MemoryBudget
 from postroad.ports.delivery import Signer, Signing
 from postroad.telemetry.metrics import UNSIGNED
 

@@ -8,18 +8,23 @@ from uuid import UUID
 
 from postroad.adapters.memory.broker import ClaimedObject
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.adapters.memory.shared_state import MemorySharedState, MemorySuppressionList
-from postroad.adapters.memory.view.tables import PAGE, MemoryMarks, within
+from postroad.adapters.memory.tables import (
+    PAGE,
+    MemoryMarks,
+    MemorySharedState,
+    MemorySuppressionList,
+    within,
+)
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
 from postroad.domain.queues.references import KEY_LIFETIME
 from postroad.domain.values.instants import HostTime, Readings
-from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import Counts
 from postroad.ports.view import (
     NOT_READ,
     ClosedSlice,
     DeadLetter,
+    KeyedEntry,
     Limits,
     Record,
     SchemaChanges,

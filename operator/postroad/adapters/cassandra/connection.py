@@ -38,7 +38,7 @@ from cassandra.protocol import RequestValidationException as RequestValidationMe
 from cassandra.protocol import SyntaxException
 from cassandra.query import dict_factory
 
-from postroad.adapters.cassandra.connection.clocks import HostClocks, RightClocksFirst, Timestamps
+from postroad.adapters.cassandra.clocks import HostClocks, RightClocksFirst, Timestamps
 from postroad.batching import Shared
 from postroad.errors import CREATE, CredentialsRefused, ServerError, ViewRefused, ViewUnavailable
 from postroad.logins import LoginFolder

@@ -6,7 +6,7 @@ of Java, secrets too. Only the authorities of the object store are options of Ja
 
 from collections.abc import Iterable, Mapping
 
-from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
+from postroad.adapters.cassandra.connection import Access as CassandraAccess
 from postroad.adapters.s3.clients import Access as S3Access
 from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidSettings

@@ -1,23 +1,27 @@
-"""Builds what transmits mail from settings, and the names of this process in SMTP."""
+"""Builds what transmits and routes mail from settings: resolvers, policies of MTA-STS, and the
+names of this process in SMTP.
+"""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from postroad.adapters.clocks import MachineClock
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
-from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.programs.function import HandlerFunction
-from postroad.bootstrap.delivery.programs import open_function, open_webhook
-from postroad.bootstrap.delivery.targets import DeliveryTarget
+from postroad.bootstrap.targets import DeliveryTarget, open_function, open_webhook
 from postroad.delivery_settings.hops import Hop
+from postroad.delivery_settings.routing import NameServers, StsSettings
 from postroad.domain.delivery.webhooks import WebhookAddress
-from postroad.ports.delivery import Connector, Signer
+from postroad.ports.delivery import Connector, Resolver, Signer, StsPolicies
 from postroad.settings import Settings
 from postroad.smtp.client.connections import SmtpConnector
 
 if TYPE_CHECKING:
-    from postroad.bootstrap.delivery.file import DeliveryFile
+    from postroad.bootstrap.delivery_file import DeliveryFile
 
 
 def open_connector(
@@ -41,7 +45,7 @@ def open_delivery(settings: Settings, relay: Hop | None) -> DeliveryFile | None:
     Raises: InvalidSettings."""
     if settings.worker.delivery_file is None:
         return None
-    from postroad.bootstrap.delivery.file import DeliveryFile  # nor cryptography for nothing
+    from postroad.bootstrap.delivery_file import DeliveryFile  # nor cryptography for nothing
 
     return DeliveryFile(settings.worker.delivery_file, relay)
 
@@ -50,7 +54,7 @@ def open_signer(delivery: DeliveryFile | None) -> Signer | None:
     """Return what signs mail by a file of delivery; None where there is none."""
     if delivery is None:
         return None
-    from postroad.bootstrap.delivery.signing import FileSigner
+    from postroad.bootstrap.delivery_file import FileSigner
 
     return FileSigner(lambda: delivery.current.signing, MachineClock())
 
@@ -79,3 +83,27 @@ def ehlo_name_of(settings: Settings) -> str | None:
     if settings.hostname or ("." in name and not name.lower().endswith(".localdomain")):
         return name
     return None
+
+
+def open_resolver(settings: NameServers) -> Resolver:
+    """Return a resolver with a cache. Needs a running event loop; asks on first use. Raises:
+    InvalidSettings where there is no name server."""
+    # Here, because a process without routes has no use for DNS.
+    from postroad.adapters.dns import CachingResolver, DnsResolver, name_servers
+
+    servers = name_servers(settings.addresses())
+    return CachingResolver(DnsResolver(servers, settings.timeout), MachineClock())
+
+
+def open_sts(
+    sts: StsSettings, resolver: Resolver, allow: Callable[[str], bool], ca_file: Path | None
+) -> StsPolicies:
+    """Return what finds policies of MTA-STS. `allow`: whether their web servers may have an
+    address; `ca_file` verifies these (None: the system's authorities). Needs a running event loop;
+    connects on first use. Raises: InvalidSettings."""
+    # Here, because routes without policies have no use for aiohttp.
+    from postroad.adapters.mta_sts import FetchedPolicies, PolicyFetcher, PolicyFolder
+
+    fetcher = PolicyFetcher(resolver, allow, ca_file)
+    folder = None if sts.folder is None else PolicyFolder(sts.folder)
+    return FetchedPolicies(resolver, fetcher.fetch, MachineClock(), folder)

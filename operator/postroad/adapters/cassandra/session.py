@@ -27,7 +27,7 @@ from cassandra.query import (
     SimpleStatement,
 )
 
-from postroad.adapters.cassandra.connection.connection import (
+from postroad.adapters.cassandra.connection import (
     Access,
     CassandraConnection,
     translated,

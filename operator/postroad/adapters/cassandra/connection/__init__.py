@@ -1,1 +1,0 @@
-"""The session with Cassandra, its clocks, and the errors of the driver."""

@@ -1,1 +1,0 @@
-"""A view in memory."""

@@ -1,1 +1,0 @@
-"""The way out: SMTP to a next hop."""

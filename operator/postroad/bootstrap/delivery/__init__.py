@@ -1,1 +1,0 @@
-"""Parts that a worker delivers with, from settings and files."""

@@ -1,1 +1,0 @@
-"""Rows, marks and objects of a queue as Spark reads them."""

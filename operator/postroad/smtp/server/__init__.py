@@ -1,1 +1,0 @@
-"""Listeners and connections of the intake."""
