@@ -124,8 +124,7 @@ _LOG = logger("configuration")
 @dataclass(frozen=True, slots=True)
 class _Known:
     """Values that one good read gave, and since when. `read_at` is the elapsed time before the read
-    began; `announced_at` and `written_at` are those after the answer, as the step may be as
-    young."""
+    began; `announced_at` and `written_at` are those after the answer: the step may be as young."""
 
     recorded: Recorded
     rollout: Rollout

@@ -99,8 +99,7 @@ def _context_at(_: FileStamp, ca_file: Path | None, oldest: ssl.TLSVersion) -> s
 
 
 def authorities(ca_file: Path) -> bytes:
-    """Return the content of a file of authorities, for drivers that make their own context.
-    Raises: TlsRefused."""
+    """Return a file of authorities, for drivers that make their own context. Raises: TlsRefused."""
     client_context(ClientTls(ca_file))
     return ca_file.read_bytes()
 

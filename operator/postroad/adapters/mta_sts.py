@@ -73,8 +73,7 @@ class PolicyFetcher:
         self._slots = asyncio.Semaphore(MAX_FETCHES)
 
     async def fetch(self, domain: str) -> StsPolicy:
-        """Fetch the policy of a domain. Raises: PolicyNotFetched, whose text has nothing that the
-        server sent."""
+        """Fetch the policy of a domain. Raises: PolicyNotFetched, without text of the server."""
         url = f"https://mta-sts.{domain}/.well-known/mta-sts.txt"
         try:
             async with self._slots, asyncio.timeout(TIMEOUT.total_seconds()):
@@ -154,8 +153,7 @@ MAX_FILES = 10_000
 
 
 class PolicyFolder:
-    """A folder of policies, which is created where it is missing. Raises: InvalidSettings where it
-    cannot be used."""
+    """A folder of policies, created where missing. Raises: InvalidSettings where unusable."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -174,8 +174,7 @@ def begin_archive(url: str) -> Layout:
 
 
 def _owner(root: Path) -> os.stat_result | None:
-    """Return whose files a store has; None without a store. Raises: InvalidInput for a user who
-    cannot read them."""
+    """Return whose files a store has, None without. Raises: InvalidInput where unreadable."""
     try:
         found = Path(Layout(root, root).store).stat()
     except FileNotFoundError:
@@ -219,8 +218,7 @@ def lake_of(url: str, folder: Path) -> Path:
 
 
 def check_lake(folder: Path, name: str) -> None:
-    """Refuse a lake in a directory that is known to be that of another queue. Raises:
-    InvalidInput."""
+    """Refuse a lake in a directory that is known as another queue's. Raises: InvalidInput."""
     try:
         known = os.fsdecode((folder / QUEUE).read_bytes())
     except FileNotFoundError:

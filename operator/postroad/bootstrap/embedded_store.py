@@ -109,8 +109,7 @@ def _engine(files: DiskFiles, layout: Layout, options: StoreOptions) -> Engine:
 
 
 def _kept_open() -> int:
-    """Return how many idle spool files stay open: most of those that the process may open are for
-    its connections."""
+    """Return how many idle spool files stay open: most descriptors are for connections."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return KEPT_OPEN if limit < 0 else min(KEPT_OPEN, limit // 8)
 
@@ -161,8 +160,7 @@ async def open_directory(
 
 
 def _receiver(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:
-    """Return the receiver that stores mails for the owner. Raises: InvalidInput when `lock` is not
-    the store's lock."""
+    """Return the receiver that stores for the owner. Raises: InvalidInput for another `lock`."""
     layout, options = describe(files, root, StoreOptions(), create=False)
     try:
         is_lock = os.path.samestat(os.fstat(lock), Path(layout.lock).stat())

@@ -95,8 +95,7 @@ DeliveryTarget = NextHop | WebhookAddress | HandlerFunction | RoutingSettings
 
 
 def target_of(settings: Settings, delivery: DeliveryFileSettings | None = None) -> DeliveryTarget:
-    """Return where mail goes. `delivery`: what the file of delivery has, and `--relay`. Raises:
-    InvalidSettings."""
+    """Return where mail goes. `delivery`: the file's, with `--relay`. Raises: InvalidSettings."""
     delivery = delivery or DeliveryFileSettings()
     relay, routing = delivery.relay, delivery.routing
     targets: dict[str, Callable[[], DeliveryTarget]] = {}
@@ -131,8 +130,7 @@ def _relay(relay: Hop, delivery: DeliveryFileSettings) -> DeliveryTarget:
 
 
 def check_files(hop: Hop) -> None:
-    """Read the files of a smart host, so that a mistake is seen at the start. Raises:
-    InvalidSettings."""
+    """Read the files of a smart host, to see mistakes at the start. Raises: InvalidSettings."""
     try:
         if hop.login is not None and hop.login.folder is not None:
             LoginFolder(hop.login.folder).read()
@@ -156,8 +154,7 @@ a slow mail blocks the one behind it."""
 
 
 def _longest_queue(target: DeliveryTarget, connections: int) -> int:
-    """Return how many mails a connection to a relay or a program has at most; a program gets one
-    after the other."""
+    """Return the most mails of a connection to a relay or a program, which gets one at a time."""
     few = ENOUGH_AT_ONCE // MAX_RELAY_QUEUE
     return MAX_RELAY_QUEUE if isinstance(target, NextHop) and connections <= few else 1
 

@@ -60,8 +60,7 @@ def open_signer(delivery: DeliveryFile | None) -> Signer | None:
 
 
 def open_attempt_log(settings: Settings) -> FileAttemptLog | None:
-    """Return the attempt log of this process; None where no folder is set. Raises:
-    InvalidSettings."""
+    """Return the attempt log of this process; None: no folder is set. Raises: InvalidSettings."""
     section = settings.worker
     if section.attempt_log is None:
         return None

@@ -193,8 +193,7 @@ async def _read_server(
 
 
 async def read_authorities(api: Reads, namespace: str, reference: AuthoritiesReference) -> str:
-    """Return certificate authorities in PEM form. Raises: CredentialsMissing,
-    CertificateUnusable."""
+    """Return authorities in PEM form. Raises: CredentialsMissing, CertificateUnusable."""
     return _authorities_in(await _read(api, namespace, reference, (AUTHORITIES_KEY,)))
 
 

@@ -160,8 +160,7 @@ def shared(value: Any) -> Any:
 
 
 def place_of(body: Mapping[str, Any]) -> Key | None:
-    """Return under which key an object is indexed; None for one that is no resource of postroad's,
-    and no child."""
+    """Return the key of an object in the index; None: no resource of postroad's, and no child."""
     if body["kind"] in OWN_NAMES:
         return key_of(body)
     metadata = body["metadata"]

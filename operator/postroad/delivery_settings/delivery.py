@@ -257,8 +257,7 @@ class DeliveryFileSettings(DeliverySettings):
         return self
 
     def routes(self) -> RoutingSettings | None:
-        """Return how mail is routed; None where it goes to a relay that is a server, or nothing is
-        decided about it."""
+        """Return how mail is routed; None where it goes to a server, or nothing is decided."""
         if self.relay is None or self.relay.look_up is not HostLookUp.MX:
             return self.routing
         return RoutingSettings(rules=(relay_rule(self.relay),))

@@ -28,8 +28,7 @@ the log behind the sync of its spool file."""
 
 
 class HistorySegment(NamedTuple):
-    """A segment, to be read up to `end`. `archived`: its name in the archive; None: it is in the
-    log."""
+    """A segment, to be read up to `end`. `archived`: its name in the archive; None: in the log."""
 
     path: PurePath
     salt: bytes
@@ -72,8 +71,7 @@ def read_history(files: Files, layout: Layout, now_us: int) -> StoreHistory | No
 def _read_history(
     files: Files, layout: Layout, archived: Archived, now_us: int
 ) -> StoreHistory | None:
-    """Return the archive, and the log as the last checkpoint has it; None where a segment went
-    meanwhile."""
+    """Return the archive, and the log by the last checkpoint; None: a segment went meanwhile."""
     # Before the log is listed: a segment that is begun in between would count as lost.
     checkpoint = _read_checkpoint(files, layout)
     ends = {

@@ -233,8 +233,7 @@ async def _frames(engine: Engine, segment: Segment, offset: int) -> AsyncIterato
 
 
 async def _resume_work(engine: Engine, found: OpenedStore, replay: Replay) -> set[int]:
-    """Write an ENVELOPE or a FINISH for every entry that a consumer had (LQ-23). Returns the slots
-    of the former."""
+    """Write an ENVELOPE or a FINISH for each entry in hand (LQ-23). Returns the former's slots."""
     last: dict[Lane, int] = {}
     used: set[int] = set()
     for work in replay.working.values():

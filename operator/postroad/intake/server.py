@@ -126,8 +126,7 @@ class SmtpServer:
         return port
 
     def listen_on(self, *listening: socket.socket, tls: bool = False) -> None:
-        """Begin to accept clients on sockets, which other processes may share. `drain` closes
-        them."""
+        """Accept clients on sockets, which other processes may share. `drain` closes them."""
         self._accept_or_not(is_paused=True)
         for each in listening:
             each.setblocking(False)

@@ -39,8 +39,7 @@ class EntryFlags(NamedTuple):
 
     @property
     def mark(self) -> entries.Mark | None:
-        """A mark with these flags, as a reader of the view finds it: the entry's own, else that of
-        the watermark."""
+        """A mark with these flags as the view shows it: the entry's own, else the watermark's."""
         if self.delivered or self.ending is not None:
             delivered_at = EPOCH if self.delivered else None
             return entries.Mark(delivered_at, _ending(self.ending), self.published)

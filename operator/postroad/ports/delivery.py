@@ -182,12 +182,10 @@ class Connector(Protocol):
     ) -> Connection:
         """Begin to open a connection to one of the addresses of a next hop; its name is compared
         with its certificate, and looked up by the system's resolver only where it comes without
-        addresses. `on_event` gets its events one after the other, the
-        first one after this has returned. Needs a running event loop. Raises: InvalidSettings.
-
-        The connection awaits `before_end`, behind the events of all earlier jobs, before the next
-        hop can have the whole of a mail; of mails that go out as chunks, before it can have the
-        last of their series."""
+        addresses. `on_event` gets its events one after the other, the first one after this has
+        returned. Needs an event loop. Raises: InvalidSettings.  The connection awaits `before_end`,
+        behind the events of all earlier jobs, before the next hop can have the whole of a mail; of
+        mails that go out as chunks, before it can have the last of their series."""
 
 
 class AttemptLog(Protocol):
@@ -278,8 +276,7 @@ class Signer(Protocol):
     """Signs mails with the keys that an administrator chose."""
 
     def begin(self, header: bytes, envelope: Envelope) -> Signing | None:
-        """Begin to sign a mail with this header, in any form; None where no key signs it. Never
-        raises."""
+        """Begin to sign a mail with this header, in any form; None: no key does. Never raises."""
 
 
 class StsPolicies(Protocol):
@@ -309,8 +306,7 @@ class SuppressionList(Protocol):
     async def find(
         self, tenant: str, tokens: Collection[bytes]
     ) -> Mapping[bytes, SuppressedAddress]:
-        """Return the `strongest` entry of those that are on a list, which may be pending or have
-        expired."""
+        """Return the `strongest` entry of those listed, which may be pending or have expired."""
 
     def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
         """Yield all entries of a list in the order of its tokens, in memory for a page of it at

@@ -63,8 +63,7 @@ class Lock(Protocol):
 
     @property
     def descriptor(self) -> int:
-        """Descriptors that a child process can inherit: the lock is then held until both have
-        ended."""
+        """Descriptors that a child can inherit: the lock is then held until both have ended."""
 
     def release(self) -> None:
         """Release the lock for other processes. Idempotent."""

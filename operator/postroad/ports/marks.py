@@ -77,8 +77,7 @@ class Marks(Protocol):
     def marks(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[tuple[UUID, Mark]]:
-        """Yield a partition's own marks, without those of a watermark, in the order of their ids,
-        page by page."""
+        """Yield a partition's own marks, none of a watermark, by their ids, page by page."""
 
     def marked(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, bool]]:
         """Yield the ids up to `through` that have a mark of their own, in order, page by page, and
@@ -98,8 +97,7 @@ class Marks(Protocol):
     def unfinished(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[tuple[Mark, Traits]]:
-        """Yield the marks of replacements under way, with what they repeat of their rows, page by
-        page."""
+        """Yield the marks of replacements under way, with their rows' traits, page by page."""
 
     async def version(self, partition: Partition) -> PartitionVersion:
         """Return the partition's version: one small read."""

@@ -22,8 +22,7 @@ from postroad.ports.view import ViewStore
 
 
 class ClaimRecord(Protocol):
-    """The claim on one object: a keyspace, a queue of RabbitMQ, or a bucket. Raises: ServerError of
-    its server."""
+    """The claim on a keyspace, a queue of RabbitMQ, or a bucket. Raises: its server's error."""
 
     async def claim(self, claimant: Claimant) -> Claim | None:
         """Claim the object unless it is claimed; return the claim that holds. Of several claimants

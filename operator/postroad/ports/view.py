@@ -43,8 +43,7 @@ class EnqueueKeys(Protocol):
     `KEY_LIFETIME`. After ViewUnavailable it may have taken effect, and may be repeated."""
 
     async def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
-        """Let a key stand for an entry, unless it stands for one. Returns the one that it stands
-        for now."""
+        """Let a key stand for an entry, unless it does for one. Returns that of now."""
 
     async def change_key(self, token: bytes, before: KeyedEntry, after: KeyedEntry) -> bool:
         """Let a key that stands for `before`, as accepted as that, stand for `after`. Returns
@@ -161,8 +160,7 @@ class View(Marks, EnqueueKeys, Protocol):
         the last outcome of a recipient wins. After an error, some may be written."""
 
     async def records(self, mail_id: UUID) -> Mapping[str, Record]:
-        """Return the delivery records of a mail by recipient. Raises: Undecodable, when the outcome
-        of one is."""
+        """Return the delivery records of a mail by recipient. Raises: Undecodable."""
 
     # Limits and slices
 
@@ -214,8 +212,7 @@ class View(Marks, EnqueueKeys, Protocol):
         Raises: ValueError for a dead letter without `written`."""
 
     async def dead_letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
-        """Return one dead letter; None where it was deleted, even if `dead_letters` still yields
-        it."""
+        """Return one dead letter; None if deleted, even if `dead_letters` still yields it."""
 
     def dead_letters(self) -> AsyncIterator[DeadLetter]:
         """Yield dead letters, oldest month first, in the order of their ids. A server that missed a
@@ -244,8 +241,7 @@ class View(Marks, EnqueueKeys, Protocol):
         not answer within seconds is counted and left out; at least one has answered."""
 
     async def hosts(self) -> int:
-        """Return how many hosts could share this view's partitions, including those that are
-        down."""
+        """Return how many hosts, including those down, could share this view's partitions."""
 
     def erase_slices(self, starts: Sequence[datetime], buckets: int) -> AsyncIterator[int]:
         """Delete the rows of the first `buckets` partitions of these slices, some hundred
@@ -279,12 +275,10 @@ class ViewStore(Protocol):
         keyspace; ViewError."""
 
     async def row_lifetime(self) -> timedelta | None:
-        """Return how long the tables keep a row, `FOREVER` where none expires; None when they were
-        never created."""
+        """Return how long tables keep a row, `FOREVER` where none expires; None: never created."""
 
     async def check(self) -> str:
-        """Return the server's version, if it has a quorum. Raises: ViewUnavailable,
-        CredentialsRefused."""
+        """The server's version, given a quorum. Raises: ViewUnavailable, CredentialsRefused."""
 
     async def close(self) -> None:
         """Release connections. Idempotent."""

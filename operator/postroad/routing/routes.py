@@ -90,8 +90,7 @@ class NoRoute:
 
 
 def written_hop(hop: NextHop) -> str:
-    """Return all that makes a next hop another one, so that no connection is shared by mail with
-    other requirements."""
+    """All that makes a next hop another one: mail of other requirements shares no connection."""
     words = [str(hop), hop.protocol, hop.tls]
     if hop.oldest_tls is not OldestTls.TLS_1_2:
         words.append(f"tls{hop.oldest_tls}")

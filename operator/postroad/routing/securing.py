@@ -41,8 +41,7 @@ _FIELD = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,31})[ \t]*:[ \t]*(.*?)[ \t]*"
 
 
 class StsMode(StrEnum):
-    """Mode that a policy has its senders do. `testing`: nothing but reports, which are not sent
-    yet."""
+    """Mode of a policy. `testing`: nothing but reports, which are not sent yet."""
 
     ENFORCE = "enforce"
     TESTING = "testing"
@@ -98,8 +97,7 @@ class KeptPolicy:
     fetched_at: datetime
 
     def is_over(self, now: datetime) -> bool:
-        """True if it counts no more; also where it comes from the future, by a clock that was
-        wrong."""
+        """True if it counts no more, as one from the future, by a clock that was wrong."""
         return not (self.fetched_at - REFRESH <= now < self.fetched_at + self.policy.max_age)
 
     def is_to_be_fetched(self, record: str | None, now: datetime) -> bool:

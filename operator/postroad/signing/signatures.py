@@ -206,8 +206,7 @@ class SigningPlan:
         object.__setattr__(self, "_by_domain", by_domain)
 
     def find(self, domain: str, tenant: str | None) -> SigningRule | None:
-        """Return the rule for mail of an author in this domain, in A-labels and lower case; None:
-        it is not signed."""
+        """Return the rule for an author's domain, in A-labels and lower case; None: not signed."""
         for name in _and_above(domain):
             for rule in self._by_domain.get(name, ()):
                 if (rule.covers_subdomains or name == domain) and rule.allows(tenant):

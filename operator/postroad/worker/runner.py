@@ -70,14 +70,11 @@ BACKED_OFF = "451 4.4.1 the next hop is in backoff after failures"
 
 
 class SchedulerRunner:
-    """Delivers the items that it is given. Needs a running event loop.
-
-    `window`: how many items may be in flight; while they are, mails that wait long for a place on a
-    connection are deferred, so that others are seen, and before that those of failing sites.
-    None: no mail is, since all have one next hop.
-    `gate`: what keeps jobs from the scheduler; None: nothing does. `suppressing`: which recipients
-    are not mailed; None: all are.
-    """
+    """Delivers the items that it is given. Needs an event loop.  `window`: how many items may be in
+    flight; while they are, mails that wait long for a place on a connection are deferred, so that
+    others are seen, and before that those of failing sites. None: no mail is, since all have one
+    next hop. `gate`: what keeps jobs from the scheduler; None: nothing does. `suppressing`: which
+    recipients are not mailed; None: all are. """
 
     def __init__(
         self,

@@ -60,8 +60,7 @@ def boot_ns() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """At `at` of the local clock the view's clock was ahead by `offset`, plus or minus `doubt`; all
-    in nanoseconds."""
+    """At `at` of the local clock the view's was ahead by `offset` ± `doubt`; all in nanoseconds."""
 
     at: int
     offset: int
@@ -92,8 +91,7 @@ class Timestamps:
 
     @contextmanager
     def left_to_the_server(self, is_left: bool) -> Iterator[None]:
-        """If `is_left`, leave the timestamps of requests sent in this context to the
-        coordinator."""
+        """If `is_left`, leave the timestamps of requests in this context to the coordinator."""
         before = _LEFT.set(is_left)
         try:
             yield

@@ -121,8 +121,7 @@ hide what the next owner of the name appends a moment later."""
 
 
 class CassandraHistory:
-    """The configuration history of one queue. `home`: that of the session, which its queues
-    share."""
+    """The configuration history of one queue. `home`: of the session, which its queues share."""
 
     def __init__(self, session: Session, queue: str, home: Home | None = None) -> None:
         self._session = session

@@ -85,8 +85,7 @@ def found_in(rows: Sequence[Row]) -> dict[ColumnName, Column]:
 def differences(
     declared: Mapping[ColumnName, Column], found: Mapping[ColumnName, Column]
 ) -> list[str]:
-    """Return how the tables that are there differ from those declared: each with what is found and
-    what is wanted."""
+    """Return how the present tables differ from those declared: what is found, what is wanted."""
     tables = {table for table, _ in found}
     return [
         _difference(name, wanted, found.get(name))
@@ -207,8 +206,7 @@ async def has_table(session: Session, table: str) -> bool:
 
 
 async def replication_factor(session: Session, datacenter: str) -> int | None:
-    """Return how many copies of a row a data center has; None when there is no keyspace.
-    Raises: ViewError."""
+    """Return how many copies of a row a data center has; None: no keyspace. Raises: ViewError."""
     found = await session.run(
         "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = '{keyspace}'"
     )

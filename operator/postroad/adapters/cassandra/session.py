@@ -161,9 +161,8 @@ class Session:
     async def execute_together(
         self, statement: Statement, many: Sequence[Sequence[object]]
     ) -> list[Row]:
-        """Run a prepared statement with many values for one partition as one request, which the
-        server carries out wholly or not at all. A condition holds for all of them or for none.
-        Errors as `execute`."""
+        """Run a prepared statement with many values for one partition as one request, carried out
+        wholly or not at all; a condition holds for all or for none. Errors as `execute`."""
         return await self.execute_batch([(statement, values) for values in many])
 
     async def execute_batch(
@@ -231,8 +230,7 @@ class Session:
         return len(await self._connection.local_hosts())
 
     async def running_nodes(self) -> int:
-        """Return how many of the local hosts run, as far as this session knows. Errors as
-        `execute`."""
+        """Return how many local hosts run, as far as this session knows. Errors as `execute`."""
         return sum(host.is_up is not False for host in await self._connection.local_hosts())
 
     async def close(self) -> None:

@@ -206,8 +206,7 @@ class ApiRequests:
             await connector.close()
 
     async def call(self, method: str, path: str, **options: Any) -> Object | None:
-        """Make a request, and repeat it while the server answers 429, whatever the method: it has
-        then done nothing."""
+        """Make a request; repeat any while the server answers 429, as it has then done nothing."""
         waited = 0.0
         while True:
             try:

@@ -48,8 +48,7 @@ _log = logs.logger("controller")
 
 
 class Backoffs:
-    """Seconds between attempts at a request, without end: rights can be given, and an API server
-    can come back."""
+    """Seconds between attempts, without end: rights can be given, an API server comes back."""
 
     def __iter__(self) -> Iterator[float]:
         seconds = 1.0

@@ -41,8 +41,7 @@ BROKEN_OFF = "451 4.4.2 broken off before an answer came, so the mail may be del
 
 
 class NotReached(Exception):
-    """The program has nothing of a mail, and no attempt was made. Its text is that of an
-    outcome."""
+    """The program has nothing of a mail, and no attempt was made. Its text: an outcome's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +127,7 @@ class SerialConnection:
             self._on_event(ConnectionClosed("" if self._is_aborted else text, untried))
 
     async def _carry(self, job: Transmission) -> str:
-        """Hand one mail over, and report what came of it; return why the connection ends, or the
-        empty text."""
+        """Hand one mail over, and report what came of it; return why the connection ends, or ""."""
         self._is_handed = False
         self._under_way = self._loop.create_task(self._hand_over(job))
         try:

@@ -344,8 +344,7 @@ class RabbitMQConnection:
 
 class Channel:
     """A channel whose requests can be awaited. `lost` is the reason once it is closed.
-    `is_outdated`: another channel follows, often on another connection, so that this one is used
-    for nothing new."""
+    `is_outdated`: another channel follows; this one is used for nothing new."""
 
     def __init__(self) -> None:
         self.driver: DriverChannel

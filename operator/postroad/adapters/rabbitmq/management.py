@@ -165,8 +165,7 @@ class Management:
             ) from error
 
     def _opened(self) -> aiohttp.ClientSession:
-        """Return the session. Raises: TlsRefused when the file of authorities cannot be used,
-        CredentialsMissing."""
+        """Raises: TlsRefused when the file of authorities cannot be used, CredentialsMissing."""
         if self._session is None:
             self._login = self._access.login
             name, password = self._login.username, self._login.password

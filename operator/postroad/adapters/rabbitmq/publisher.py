@@ -319,8 +319,7 @@ class KeptChannels:
             self._idle.remove(channel)
 
     def _let_go(self, channel: Channel) -> None:
-        """Close an idle channel whose connection is followed by another one, and ends with the last
-        of its channels."""
+        """Close an idle channel whose connection is outdated, and ends with its last channel."""
         if channel in self._idle:
             self._idle.remove(channel)
             channel.abandon()

@@ -143,8 +143,7 @@ def _is_own(client: S3Client, bucket: str, *, if_denied: bool = True) -> bool:
 
 
 def _is_made(client: S3Client, bucket: str) -> bool:
-    """Make a bucket, without the question whether it is there; return false where the account has
-    it, or may make none."""
+    """Make a bucket unasked; return false where the account has it, or may make none."""
     try:
         return _make(client, bucket)
     except ClientError as error:

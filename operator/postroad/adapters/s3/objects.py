@@ -137,8 +137,7 @@ class Objects:
 
     async def delete_together(self, keys: Sequence[str]) -> list[PostroadError | None]:
         """Delete many objects, a thousand a request; missing ones are no error. Return for each key
-        its error, or None. Raises: BlobsUnavailable, where each key would meet it; some may be
-        deleted."""
+        its error, or None. Raises: BlobsUnavailable for all keys; some may be deleted."""
         if self._deletes_many:
             self._guard()
             try:
@@ -195,8 +194,7 @@ def _is_conflict(error: Exception) -> bool:
 
 
 def _is_later(error: Exception) -> bool:
-    """Return whether the store is away or refuses for now, so that single requests would fail,
-    too."""
+    """Return whether the store is away or refuses for now, so that single requests would too."""
     text, answer = str(error), _answer_of(error)
     if answer.isdigit():
         return int(answer) in _LATER_STATUS

@@ -72,8 +72,7 @@ class Store:
         return found
 
     def _opened(self, bucket: str) -> Objects:
-        """Return the objects of a bucket, by the clients of all buckets where these have one
-        address."""
+        """Return the objects of a bucket, by the clients of all where these have one address."""
         access = self._access
         if self._shared is None and access.endpoint is not None:
             self._shared = ObjectClients(access, None)

@@ -73,9 +73,8 @@ class Kubectl:
         command: Sequence[str],
         given: IO[bytes] | None = None,
     ) -> int:
-        """Run a command in a pod, with this process' output, and a file as its standard input;
-        return its exit code. Raises: KubernetesUnavailable, KubernetesRefused when it could not be
-        run."""
+        """Run a command in a pod, with this process' output and a file as its input; return its
+        exit code. Raises: KubernetesUnavailable, KubernetesRefused when it could not be run."""
         target = ["--namespace", namespace, pod, "--container", container]
         target += [] if given is None else ["--stdin"]
         line = ["kubectl", *self.options, "exec", *target, "--", *command]

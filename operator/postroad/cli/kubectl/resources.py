@@ -62,8 +62,7 @@ def specification_after(manifest: Resource, stored: Resource | None) -> Mapping[
 def _merged(
     stored: Mapping[str, Any], last: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the stored fields, less those that the last apply named and this one does not, with
-    those of this one."""
+    """Return the stored fields, less those that only the last apply named, with this one's."""
     result = {name: value for name, value in stored.items() if name in wanted or name not in last}
     for name, value in wanted.items():
         before = result.get(name)
@@ -164,8 +163,7 @@ def plan(kubectl: Kubectl, manifests: tuple[BinaryIO, ...], from_view: bool, as_
 
 
 def _stored(kubectl: Kubectl, queue: QueueName, *, is_needed: bool) -> Resource | None:
-    """Return the resource as the cluster has it. Raises: KubernetesUnavailable, KubernetesRefused
-    when it is needed."""
+    """Return the cluster's resource. Raises: KubernetesUnavailable, KubernetesRefused if needed."""
     try:
         return kubectl.find(queue.name, queue.namespace)
     except (KubernetesUnavailable, KubernetesRefused):

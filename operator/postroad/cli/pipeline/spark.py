@@ -169,8 +169,7 @@ async def open_with_spark(
 
 @asynccontextmanager
 async def open_spark(settings: Settings, master: str, *, brief: bool = False) -> AsyncIterator[Any]:
-    """Start Spark for a queue without servers; `brief`: for a job of seconds. Raises:
-    NotInstalled."""
+    """Start Spark for a queue without servers; `brief`: for seconds. Raises: NotInstalled."""
     files = installed(settings)
     with run_stores(settings) as stores:
         async with spark_session(settings, stores, files, master, brief=brief) as session:

@@ -170,8 +170,7 @@ def target_and_file(
 async def deliver(
     this: Process, settings: Settings, target: DeliveryTarget, delivery: DeliveryFile | None
 ) -> None:
-    """Deliver the queue's mail until the process is to end. Raises: what `dequeue` raises;
-    InvalidSettings."""
+    """Deliver mail until the process is to end. Raises: as `dequeue`; InvalidSettings."""
     randomness, window = SystemRandomness(), window_of(settings, target)
     is_routed = isinstance(target, RoutingSettings)
     if is_routed and transports.ehlo_name_of(settings) is None:
@@ -285,8 +284,7 @@ def _replace(routes: RelayRoutes | RoutesBySettings, target: DeliveryTarget) -> 
 
 
 def _worker_name() -> str:
-    """Return this worker's name in the shared state. Pods may share process ids, and machines
-    names."""
+    """This worker's name in the shared state. Pods may share process ids, and machines names."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
 
 

@@ -107,8 +107,7 @@ def within_descriptors(settings: Settings) -> Settings:
 
 
 def allow_all_descriptors() -> None:
-    """Raise the limit of open files to the hard limit: the soft one, often 1024, is for programs
-    that use select(2)."""
+    """Raise the limit of open files to the hard one: the soft one, often 1024, is for select(2)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # the soft limit stays, then
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

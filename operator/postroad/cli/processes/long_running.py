@@ -77,8 +77,7 @@ class Inheritance:
 
 @dataclass(slots=True)
 class Process:
-    """A running process: its readiness for probes, the event and the time of its end, and its queue
-    once that is open."""
+    """A running process: its readiness, the event and the time of its end, its queue once open."""
 
     readiness: Readiness
     stop: asyncio.Event

@@ -219,8 +219,7 @@ def resource_of(claimant: Claimant) -> Key:
 
 
 def conflict(found: Claim, what: str, *, is_missing: bool) -> errors.ResourceConflict:
-    """Return the error about an object that another claimant has. `is_missing`: which does not
-    exist at the moment."""
+    """Return the error about another claimant's object. `is_missing`: it does not exist now."""
     patience = format_duration(PATIENCE)
     hint = "give this one another"
     if is_missing:
@@ -261,8 +260,7 @@ class QueueClaims:
                 pass  # versions of the claim, in a bucket that keeps them
 
     async def owns_bucket(self) -> bool:
-        """True if no other MailQueue that stays has a bucket of this name: `a-b.c` and `a.b-c` have
-        one."""
+        """True if no other MailQueue that stays has this bucket: `a-b.c` and `a.b-c` share one."""
         return self._place.owns_bucket and not await self._users.others_with_bucket(self._place)
 
     def _queue_claim(self) -> ClaimRecord:

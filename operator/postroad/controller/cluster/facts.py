@@ -68,8 +68,7 @@ async def secrets_of(
     api: Reads, cluster: Object, queues: Sequence[Object], known: ClusterFacts | None
 ) -> dict[str, str]:
     """Return a text for each other namespace with MailQueues of a QueueCluster, which changes with
-    the Secrets that their pods read. It stays as it is `known` where the API server does not
-    answer."""
+    the Secrets that their pods read. It stays as `known` where the API server does not answer."""
     try:
         spec = QueueClusterSpec.model_validate(cluster["spec"])
     except ValidationError:

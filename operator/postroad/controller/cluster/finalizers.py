@@ -37,8 +37,7 @@ class Finalizers:
         return held
 
     async def release(self, found: Object) -> Object:
-        """Remove the finalizer of a MailQueue whose deletion erases nothing; return it as it is
-        then."""
+        """Remove the finalizer of a MailQueue whose deletion erases nothing; return that."""
         if is_erased_with_its_resource(found):
             return found
         return await self.remove(MAIL_QUEUE, found)

@@ -298,8 +298,7 @@ def lost_tables(before: Mapping[str, object] | None, changes: SchemaChanges) -> 
 def undone_alterations(
     before: Mapping[str, object] | None, now: Mapping[str, object], changes: SchemaChanges
 ) -> str | None:
-    """Return a message about options that this QueueCluster did not alter, None when all are its
-    own."""
+    """Return a message about options that this QueueCluster did not alter; None: all its own."""
     if before != now or not changes.altered:
         return None
     tables = ", ".join(changes.altered)

@@ -105,8 +105,7 @@ class ApplyResponses:
 
 
 def rewritten_fields(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """Return the fields that another process keeps from their values, of those that a queue needs
-    to work."""
+    """Return the fields that a queue needs and another process keeps from their values."""
     altered = []
     for path in FIELDS_OF_SERVICE:
         value: Any = wanted

@@ -186,8 +186,7 @@ async def keeps_replicas(api: Kubernetes, absences: Absences, present: Object | 
 
 
 async def is_autoscaled(api: Kubernetes, deployment: Object) -> bool:
-    """True if another process scaled a Deployment for which there is an autoscaler. Raises:
-    KubernetesError."""
+    """True if another process scaled a Deployment with an autoscaler. Raises: KubernetesError."""
     if not is_scaled_by_another(deployment):
         return False
     metadata = deployment["metadata"]

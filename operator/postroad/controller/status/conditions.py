@@ -113,8 +113,7 @@ def conditions(
     generation: int,
     now: datetime,
 ) -> list[dict[str, Any]]:
-    """Return one condition for each finding, with the `lastTransitionTime` from `before` where its
-    status is the same."""
+    """Return a condition for each finding, its `lastTransitionTime` of `before` if unchanged."""
     known = {each["type"]: each for each in before}
     result = []
     for finding in findings:

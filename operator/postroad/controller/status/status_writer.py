@@ -79,8 +79,7 @@ class EventPace:
         self._objects: dict[str, _Posts] = {}
 
     def due(self, uid: str, name: str, now: timedelta) -> int:
-        """Count an Event; return how often it happened since it was posted, 0 where it is not to be
-        posted now."""
+        """Count an Event; return how often it happened since it was posted, 0: not to post now."""
         posts = self._objects.setdefault(uid, _Posts(BURST, now))
         if len(posts.events) > MAX_NAMES:
             posts.events.clear()
@@ -175,9 +174,8 @@ class StatusWriter:
     async def announce(
         self, about: Object, found: Iterable[Announcement], *, required: bool = False
     ) -> None:
-        """Post Events; log those that the API server does not take, as in a namespace that is being
-        deleted. Raises: KubernetesUnavailable where they are `required`, after which the call is
-        repeated."""
+        """Post Events; log those that are not taken, as in a namespace under deletion. Raises:
+        KubernetesUnavailable where they are `required`, after which the call is repeated."""
         for each in found:
             try:
                 await self._post(about, each)

@@ -128,8 +128,7 @@ async def change_waiting(step: EntryStep, engine: Engine, selector: Selector) ->
 
 
 async def change_entry(engine: Engine, entry: Entry, step: EntryStep, now: datetime) -> bool:
-    """Change one mail, starting from one of its entries. Returns whether it was changed by this
-    call."""
+    """Change one mail, from one of its entries on. Returns whether this call changed it."""
     standing = await step(engine, entry, now)
     return standing is None or await _change_successor(engine, entry, standing, step, now)
 

@@ -148,8 +148,7 @@ async def _remove_together(
 
 
 async def _end_together(engine: Engine, ended: list[tuple[EntryKey, Ending, Traits]]) -> bool:
-    """End entries of one partition. As in `endings.end`, nothing follows in a slice that was passed
-    meanwhile."""
+    """End entries of one partition; as in `endings.end`, nothing follows in a passed slice."""
     slice_start = ended[0][0].slice_start
     if (await engine.limits_cache.limits()).have_passed(slice_start):
         return False

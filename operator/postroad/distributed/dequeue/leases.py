@@ -58,8 +58,7 @@ class MailLease:
         self._leases.forget(self)
 
     async def release_claimed(self) -> None:
-        """As `release`, where claims were taken: the entry is over, and its mark stops other
-        consumers."""
+        """As `release`, where claims were taken: the entry is over; its mark stops others."""
         if self.is_claimed:
             await self.release()
 
@@ -166,8 +165,7 @@ class WaitLimits:
         self._served = self._engine.clock.elapsed()
 
     async def is_over(self, since: timedelta, key: EntryKey | None, error: Exception) -> bool:
-        """Return whether a reference, waiting since `since` and just failed with `error`, is to be
-        deferred."""
+        """Return whether a reference that waits since `since` and failed just now is deferred."""
         now, timing = self._engine.clock.elapsed(), self._engine.timing
         if now - since >= timing.longest_wait:
             return True

@@ -152,8 +152,7 @@ class Engine:
         task.add_done_callback(self._until_closed.discard)
 
     async def finish_background(self) -> None:
-        """Wait for background work, which handles its own errors; cancel the work of
-        `until_closed`."""
+        """Wait for background work, which handles its errors; cancel the work of `until_closed`."""
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
         for task in self._until_closed:

@@ -66,8 +66,7 @@ class LimitsCache:
         return (await self.snapshot()).limits
 
     async def check_clock(self) -> None:
-        """Refuse to make ids with a clock that is too far from the view's. Raises: ClockSkew,
-        ViewError."""
+        """Refuse to make ids by a clock too far from the view's. Raises: ClockSkew, ViewError."""
         time = await self._time()
         apart = abs(self._clock.now() - time.origin - self._clock.elapsed())
         # Subtract the doubt: a slow reading must not refuse ids.
@@ -148,8 +147,7 @@ class LimitsCache:
                 raise
 
     def is_good(self, snapshot: LimitsSnapshot) -> bool:
-        """Return whether a reading may still be used: cleanup has deleted no mark that it cannot
-        explain."""
+        """True if a reading may still be used: it explains every mark that cleanup has deleted."""
         return self._age(snapshot) < self._timing.read_lease
 
     def check(self, snapshot: LimitsSnapshot) -> None:

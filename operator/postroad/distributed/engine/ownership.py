@@ -30,8 +30,7 @@ async def check(engine: Engine) -> None:
 
 
 async def renew(engine: Engine) -> None:
-    """As `check`, and raise `as_of` if no process did for a while. Raises: as `check`,
-    ClockSkew."""
+    """As `check`, and raise `as_of` if none did for a while. Raises: as `check`, ClockSkew."""
     found = await _owner(engine)
     if found is None:
         return
@@ -71,8 +70,7 @@ async def check_erasable(name: QueueName, view: View, blobs: Blobs) -> None:
 
 
 async def _raise_as_of(engine: Engine, incarnation: UUID, identity: Identity) -> None:
-    """Write the view first: a process that is killed between leaves the object older than the view,
-    never newer."""
+    """Write the view first: a kill between leaves the object older than the view, never newer."""
     await engine.limits_cache.check_clock()
     as_of = following(identity, engine.clock.now())
     await engine.view.raise_as_of(incarnation, as_of)

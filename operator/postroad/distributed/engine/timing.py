@@ -141,8 +141,7 @@ among thousands of transactions must not end them all."""
 
 
 async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) -> int:
-    """Do `work` for every item; return the sum of its results, which may be true and false. Errors
-    as in `results`."""
+    """Do `work` for every item; return the sum of its results, true as 1. Errors as `results`."""
     total = 0
     async for each in results(items, work):
         total += each

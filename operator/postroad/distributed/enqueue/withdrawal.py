@@ -127,8 +127,7 @@ class LaterLooks:
         return kept
 
     async def _is_taken(self, withdrawn: WithdrawnEnqueue) -> bool | None:
-        """Return whether a consumer has claimed the entry, or delivered some of it; None: the view
-        did not show it."""
+        """Return whether a consumer claimed the entry or delivered some of it; None: unknown."""
         view, key = self._engine.view, withdrawn.key
         if self._owner is None:
             self._owner = UUID(int=self._engine.randomness.bits(128))
@@ -247,8 +246,7 @@ class Withdrawal:
         count_unwithdrawn(self._engine, entry.enqueue_id, entry.mail_id, NOT_WITHDRAWN, error)
 
     async def _withdraw_late(self) -> None:
-        """Withdraw once the view is back: the caller has got its error, and the row would wait
-        without a message."""
+        """Withdraw once the view is back: the row would wait without a message."""
         engine, backoff = self._engine, self._engine.backoff()
         while True:
             await backoff.wait()

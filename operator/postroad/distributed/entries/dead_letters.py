@@ -73,8 +73,7 @@ async def give_up(
 
 
 async def finish(engine: Engine, entry: Entry) -> bool:
-    """Finish a `give_up` that stopped between dead letter and mark. Returns whether the entry is
-    dead."""
+    """Finish a `give_up` that stopped before its mark. Returns whether the entry is dead."""
     dead_letter = await engine.view.dead_letter(month_of(entry.enqueue_id), entry.enqueue_id)
     return dead_letter is not None and await _end(engine, entry, dead_letter) is None
 
@@ -168,8 +167,7 @@ ROW, MARK = "row", "mark"
 
 
 class SetAside:
-    """Entries that one pass over the view set aside. `renew` is awaited with every such row that
-    waits."""
+    """Entries that one pass over the view set aside. `renew` is awaited with each that waits."""
 
     def __init__(
         self, engine: Engine, renew: Callable[[UndecodableRow], Awaitable[None]] | None = None

@@ -121,8 +121,7 @@ async def delete_and_ack(engine: Engine, delivery: Delivery, reference: Referenc
 
 
 async def ack(engine: Engine, delivery: Delivery) -> None:
-    """Ack. Where that fails, the broker redelivers the message to another consumer, and the mark
-    stops it."""
+    """Ack. Where that fails, the broker redelivers the message, and the mark stops it."""
     try:
         await delivery.ack()
     except BrokerUnavailable:

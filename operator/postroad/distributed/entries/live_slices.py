@@ -75,8 +75,7 @@ def readable(engine: Engine, first: datetime, last: datetime) -> Iterator[tuple[
 def slices_under(
     configurations: Iterable[ViewConfiguration], first: datetime, last: datetime
 ) -> Iterator[tuple[datetime, int]]:
-    """Yield the slices from `first` to `last` with their numbers of buckets, in order, under some
-    configurations."""
+    """Yield in order the slices from `first` to `last`, with their buckets, under these."""
     streams = [
         _sliced(first, last, each.slice_window, each.bucket_count) for each in configurations
     ]
@@ -90,8 +89,7 @@ def _sliced(
 
 
 def _merged(streams: list[Iterator[tuple[datetime, int]]]) -> Iterator[tuple[datetime, int]]:
-    """Merge streams of slices; a start that several configurations share has the most of their
-    buckets."""
+    """Merge streams of slices; a start that several have gets the most of their buckets."""
     known: tuple[datetime, int] | None = None
     for start, buckets in heapq.merge(*streams):
         if known is not None and known[0] != start:

@@ -133,8 +133,7 @@ async def _delete(engine: Engine, orphans: Candidates, effective: Effective) -> 
 
 
 def _old(engine: Engine, keys: Iterable[str]) -> Iterator[tuple[str, datetime]]:
-    """Yield the keys of mails that were accepted before any upload that may still run, with these
-    moments."""
+    """Yield the keys of mails accepted before any upload that may still run, with the moments."""
     before = engine.clock.now() - engine.timing.upload - engine.timing.grace
     for key in keys:
         mail_id = mail_of_bytes(engine.name, key)
@@ -163,8 +162,7 @@ class _OrphanCheck:
         """Rows or dead letters that name no object may need those of mails accepted until then."""
 
     async def orphans(self) -> Candidates:
-        """Strike out what has a mail; return what remains. Raises: ViewError,
-        ConfigurationStale."""
+        """Strike out what has a mail; return the rest. Raises: ViewError, ConfigurationStale."""
         engine, candidates = self._engine, self._candidates
         began = engine.clock.now()
         await self._strike_dead_letters()

@@ -48,8 +48,7 @@ def longest_window(engine: Engine) -> timedelta:
 
 
 def closable_until(engine: Engine, now: datetime) -> datetime:
-    """Return the instant before which a slice must begin to get no more rows. Raises:
-    ConfigurationStale."""
+    """Return the instant before which slices get no more rows. Raises: ConfigurationStale."""
     return now - longest_window(engine) - engine.timing.grace
 
 

@@ -71,8 +71,7 @@ class ErasureClaims(Protocol):
     """Parts that are the queue's to erase."""
 
     async def claim(self, part: Part) -> None:
-        """Make sure, before a part is erased, that it is the queue's. Raises: ResourceConflict,
-        ServerError."""
+        """Make sure that a part is the queue's to erase. Raises: ResourceConflict, ServerError."""
 
     async def release(self, part: Part) -> None:
         """Give a part up that is erased. Idempotent. Raises: ServerError."""

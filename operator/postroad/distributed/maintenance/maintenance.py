@@ -81,8 +81,7 @@ class Cleanup:
             )
 
     async def _clean(self, first: datetime, before: datetime) -> list[datetime]:
-        """Clean the closed slices from `first` on; return which. A slice that was never closed had
-        no rows."""
+        """Clean the closed slices from `first` on; return which. Any other had no rows."""
         engine = self._engine
         effective = engine.configuration.effective()
         buckets = max(each.bucket_count for each in effective.reading)

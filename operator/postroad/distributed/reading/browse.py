@@ -110,8 +110,7 @@ class _Ahead:
         return key in self._keys
 
     def reach(self, slice_start: datetime) -> None:
-        """Forget successors in earlier slices: their rows were not there when the slice was
-        read."""
+        """Forget successors in earlier slices: their rows were missing when it was read."""
         if self._keys:
             self._keys = {key for key in self._keys if key.slice_start >= slice_start}
 
@@ -189,8 +188,7 @@ async def joined(
 async def _follow(
     engine: Engine, row: Entry, mark: Mark | None, since: datetime, ahead: _Ahead
 ) -> WaitingMail | None:
-    """Return how the mail of a row waits; None when it does not, or when its successor's row is met
-    later."""
+    """Return how the mail of a row waits; None: not, or its successor's row is met later."""
     if mark is None:
         return WaitingMail(row, row, None)
     if mark.is_live:

@@ -266,8 +266,7 @@ async def _looked_up(
 async def _unmarked(
     pairs: AsyncIterator[tuple[Entry | UndecodableRow, Mark | None]], now: datetime
 ) -> Counts:
-    """Count the rows without a mark. One that cannot be decoded counts as neither delayed nor
-    held."""
+    """Count the rows without a mark. One that is undecodable counts as neither delayed nor held."""
     total = delayed = held = 0
     async for row, mark in pairs:
         if mark is None:

@@ -95,8 +95,7 @@ class LineEnds:
         self._held_cr = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the next octets of the content; not cut between CR and LF, unless it is
-        verbatim."""
+        """Return the next octets of the content, not cut between CR and LF unless verbatim."""
         if self.is_verbatim:
             return chunk
         if self._held_cr:

@@ -256,8 +256,7 @@ class Outcome:
 
     @classmethod
     def deferred(cls, text: str = "") -> Outcome:
-        """A later attempt may succeed. Recorded for administrators only: the recipient is attempted
-        again."""
+        """A later attempt may succeed; recorded for administrators only."""
         return cls(OutcomeKind.DEFERRED, text)
 
 
@@ -307,8 +306,7 @@ def _settle_closely(mail: Envelope | Mail) -> None:
 
 
 def _are_plain(texts: tuple[Any, ...]) -> bool:
-    """True if all are None or short strings of ASCII, which need no closer look. Quick, as each
-    mail asks it."""
+    """True if all are None or short ASCII, which need no closer look. Quick: each mail asks it."""
     if not _PLAIN.issuperset(map(type, texts)):
         return False
     joined = "".join(filter(None, texts))

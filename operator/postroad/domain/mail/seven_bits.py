@@ -90,8 +90,7 @@ class _Unconvertible(Exception):
 
 
 def is_signed(header: bytes) -> bool:
-    """Return whether a mail with this header is signed or encrypted, so that it must not be
-    changed."""
+    """True if a mail with this header is signed or encrypted, so that it must not be changed."""
     return _is_signed(_fields_of(header))
 
 

@@ -180,8 +180,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Fields that a replacement changes; stored in the mark, so that any process can finish the
-    replacement."""
+    """Fields that a replacement changes; stored in the mark, so that any process can finish it."""
 
     remaining: tuple[str, ...]
     due_at: datetime | None
@@ -282,8 +281,7 @@ class PurgeWatermark:
     at: datetime
 
     def mark_of(self, enqueue_id: UUID) -> Mark | None:
-        """Return the mark of an entry at or below the watermark that has none of its own; None
-        above it."""
+        """Return the mark of an entry at or below the watermark without its own; None above it."""
         if enqueue_id > self.through:
             return None
         return Mark(ending=Ending(EndingKind.REMOVED, self.at))

@@ -17,8 +17,7 @@ OURS = "postroad."
 
 @dataclass(frozen=True, slots=True)
 class QuorumQueue:
-    """One quorum queue. `online` are the members that run, `policy` the keys of the policies that
-    apply to it."""
+    """One quorum queue. `online`: the members that run; `policy`: the keys of its policies."""
 
     name: str
     members: tuple[str, ...]

@@ -184,8 +184,7 @@ class ReportAuthor:
 
 
 class Returned(NamedTuple):
-    """Part that goes of the mail that a report is about. `octets` are the whole mail, or its
-    header."""
+    """Part of the mail that a report is about. `octets` are the whole mail, or its header."""
 
     octets: bytes
     is_whole: bool
@@ -326,8 +325,7 @@ def _copied(octets: bytes) -> bytes | None:
 
 
 def _multipart(parts: list[_Part]) -> tuple[bytes, str]:
-    """Return the body and its boundary. That is a hash of the parts, so no sender can write a mail
-    that has it."""
+    """Return the body and its boundary, a hash of the parts: no sender can write a mail with it."""
     digest = hashlib.sha256(b"".join(each.body for each in parts)).hexdigest()
     boundary = f"postroad={digest[:40]}"
     pieces = [b"This is a report in several parts, as RFC 3464 describes them.\r\n"]

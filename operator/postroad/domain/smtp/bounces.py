@@ -264,8 +264,7 @@ def _deciding(codes: frozenset[str], words: str, own: tuple[BounceRule, ...]) ->
 
 
 def is_about_mailbox(text: str) -> bool:
-    """Return whether a refusal is about one address or mailbox, by its enhanced code, and not about
-    the site."""
+    """True if a refusal is, by its enhanced code, about one address or mailbox, not the site."""
     found = _CODES.match(_plain(text))
     return found is not None and found[1] != "421" and found[3] in ("1", "2")
 

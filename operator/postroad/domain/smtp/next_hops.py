@@ -50,8 +50,7 @@ class TlsMode(StrEnum):
 
     @property
     def default_port(self) -> int:
-        """The port of a next hop that was named without one. Source: RFC 5321 4.5.4.2; RFC 8314
-        7.3."""
+        """The port of a next hop named without one. Source: RFC 5321 4.5.4.2; RFC 8314 7.3."""
         return 465 if self is TlsMode.IMPLICIT else 25
 
 

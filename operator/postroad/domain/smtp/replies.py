@@ -120,8 +120,7 @@ class Reply:
 
     @property
     def final_outcome(self) -> Outcome:
-        """The outcome of the reply to the end of a mail, the only reply that may mean
-        `delivered`."""
+        """The outcome of the reply to the end of a mail, the only one that may mean `delivered`."""
         return Outcome.delivered(str(self)) if self.is_positive else self.refusal
 
     def encode(self) -> bytes:
@@ -177,8 +176,7 @@ class ReplyReader:
 
 @lru_cache(maxsize=64)  # to most commands a server always gives the same reply
 def _whole(line: bytes) -> Reply | None:
-    """Return the reply that consists of this line; None when it is no reply, or one of several
-    lines."""
+    """Return the reply that this line is; None: it is no reply, or one of several lines."""
     found = _LINE.match(line)
     if found is None or found[2] == b"-":
         return None

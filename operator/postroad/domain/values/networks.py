@@ -61,8 +61,7 @@ class Networks:
 
     @property
     def hold_the_internet(self) -> bool:
-        """True if every public address of IPv4, or of IPv6, lies in them, in one or in several
-        together."""
+        """True if every public address of IPv4, or of IPv6, lies in one or several of them."""
         ipv4 = [each for each in self.each if isinstance(each, ipaddress.IPv4Network)]
         ipv6 = [each for each in self.each if isinstance(each, ipaddress.IPv6Network)]
         return any(

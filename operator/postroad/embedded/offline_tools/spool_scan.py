@@ -108,8 +108,7 @@ class SpoolScan:
         return slot not in self._salvaged.moved and history.seems_over
 
     def _lost_files(self, named: set[int]) -> Iterator[int]:
-        """Add to `lost` the unreadable files of mails that are not known to be finished; yield
-        their slots."""
+        """Add to `lost` the unreadable files of mails not known as finished; yield their slots."""
         for slot, error in self._unreadable.items():
             holder = self._holders[slot]
             if slot in named or holder == FREE:
@@ -139,8 +138,7 @@ class SpoolScan:
 def _record_of(
     slot: int, header: SpoolHeader, whole: Envelope, history: MailHistory
 ) -> EnvelopeRecord | None:
-    """Return the ENVELOPE of a mail from its spool file and its history; None when no recipient is
-    left."""
+    """Return the ENVELOPE of a mail by spool file and history; None: no recipient is left."""
     if history.is_over:
         return None
     record = history.last or EnvelopeRecord(

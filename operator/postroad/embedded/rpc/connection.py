@@ -168,8 +168,7 @@ class OwnerConnection:
             raise self.unknown(error) from error
 
     def unknown(self, error: errors.StoreUnavailable) -> errors.StoreUnavailable:
-        """Return the error of an enqueue: whether it was made is unknown, if that is how the
-        connection ended."""
+        """Return the error of an enqueue, of which it may be unknown whether it was made."""
         is_known = self.lost is None or isinstance(error, CallRefused)
         return error if is_known else errors.EnqueueUnknown()
 

@@ -69,8 +69,7 @@ def _recorded_value(outcomes: Mapping[str, Outcome]) -> dict[str, list[str]]:
 
 
 def _ending_value(ending: ItemEnding) -> dict[str, Any]:
-    """Return an ending with no more of its reason than the owner keeps: a frame has not the room
-    for any text."""
+    """Return an ending with as much of its reason as the owner keeps: a frame has little room."""
     value: dict[str, Any] = {"name": ending.name}
     if not isinstance(ending, Done):
         value["reason"] = None if ending.reason is None else cut(ending.reason).decode()

@@ -93,8 +93,7 @@ class BegunName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Mails that an archive holds: segments, oldest first, what of them was dropped, and since when
-    it is kept."""
+    """Mails of an archive: segments, oldest first, what of them was dropped, and since when."""
 
     segments: Sequence[ArchivedName]
     dropped: Sequence[DroppedName]

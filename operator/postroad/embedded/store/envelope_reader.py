@@ -25,8 +25,7 @@ class EnvelopeReader:
         self.bytes_read = 0
 
     async def read(self, entry: LiveEntry) -> EnvelopeRecord:
-        """Return an entry's ENVELOPE; what stands for it where it is set aside. Raises:
-        StoreDamaged."""
+        """Return an entry's ENVELOPE, or what stands for one set aside. Raises: StoreDamaged."""
         lane = self._lanes[entry.segment.lane]
         payload = lane.recall(entry.position)
         if payload is None:

@@ -63,8 +63,7 @@ ASKED_AGAIN = timedelta(seconds=15)
 
 
 class ArchiveClaim:
-    """The claim of one run, renewed until the run ends. `patience`: how long it waits for a run
-    that is under way."""
+    """The claim of one run, renewed until it ends. `patience`: its wait for one under way."""
 
     def __init__(
         self, view: View, clock: Clock, run_id: UUID, patience: timedelta = timedelta(0)
@@ -301,8 +300,7 @@ async def unarchived(
 
 
 def near(versions: Versions, stretch: Stretch, window: timedelta) -> Versions:
-    """Return the partitions that may have entries of a stretch of time. `window`: the longest of
-    their slices."""
+    """Return partitions that may have entries of a stretch. `window`: their longest slice's."""
     first = max(stretch.first, EPOCH + LEEWAY + window) - LEEWAY - window
     return {
         partition: version

@@ -65,8 +65,7 @@ class HistoryPart(NamedTuple):
 
 
 class MailLines(NamedTuple):
-    """Lines of `entries`, in the order of its columns, and whether nothing more comes of the
-    mail."""
+    """Lines of `entries`, in its columns' order, and whether nothing more comes of the mail."""
 
     lines: list[tuple[Any, ...]]
     is_whole: bool

@@ -109,8 +109,7 @@ class ReadCounts(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Slices that start from `first` on and before `before`, and are not in the lake as they
-    ended."""
+    """Slices that start from `first` to before `before`, and are not in the lake as they ended."""
 
     first: datetime
     before: datetime
@@ -224,8 +223,7 @@ def new_gaps(
 
 
 def finest_window(events: Iterable[ConfigurationEvent]) -> timedelta:
-    """Return the longest window that divides each slice window that a queue ever had. The history
-    has an event."""
+    """Return the longest window that divides all that a queue ever had. It has an event."""
     seconds = (
         each.configuration.slice_window // _SECOND
         for each in events

@@ -22,8 +22,7 @@ _JAVA_HINT = "install a JRE 17 (Debian: openjdk-17-jre-headless), or set JAVA_HO
 
 
 def java_home(given: str | None, packaged: str = _PACKAGED) -> Path:
-    """Return the home of Java 17: the given one, else one that a package installed. Raises:
-    NotInstalled."""
+    """Return the home of Java 17: the given one, else a package's. Raises: NotInstalled."""
     homes = [Path(given)] if given else sorted(Path(packaged).glob("*17*"))
     for home in homes:
         if _version(home) == "17" and (home / "bin/java").exists():

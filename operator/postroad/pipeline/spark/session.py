@@ -41,8 +41,7 @@ def translated() -> Iterator[None]:
 
 
 def _line(text: str) -> str:
-    """Return the first line of an error; of one in a process of Python, what postroad raised
-    there."""
+    """Return the first line of an error; of one in a Python process, what postroad raised there."""
     lines = text.strip().splitlines()
     raised = [each for each in lines if each.startswith("postroad.errors.")]
     return (raised[-1] if raised else lines[0])[:300]

@@ -52,13 +52,10 @@ class WorkerConnection:
 class WorkerConnections:
     """Opens and closes connections. `on_event` gets what they report; of one that `close` closed,
     what became of its jobs alone; `on_going_on` those that `blocked` named, when they go on. Needs
-    a running event loop.
-
-    A connection sends the end of a mail once those are recorded that were delivered over it, or
-    over one that ended before it opened: else one that a next hop closes behind each mail would
-    leave ever more without a record. So a process that is killed repeats no more mails than it may
-    have connections, and as many series of chunks where mail goes so.
-    """
+    an event loop.  A connection sends the end of a mail once those are recorded that were delivered
+    over it, or over one that ended before it opened: else one that a next hop closes behind each
+    mail would leave ever more without a record. So a process that is killed repeats no more mails
+    than it may have connections, and as many series of chunks where mail goes so. """
 
     def __init__(
         self,

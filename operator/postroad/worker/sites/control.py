@@ -59,8 +59,7 @@ last holds, and time has passed."""
 
 
 class SharedStateReader:
-    """Lets a worker obey entries: each function of `obeyed` gets those of its topic, in their
-    order."""
+    """Lets a worker obey entries: each function of `obeyed` gets its topic's, in order."""
 
     def __init__(
         self, shared_state: SharedState, clock: Clock, obeyed: Mapping[Topic, Obey]

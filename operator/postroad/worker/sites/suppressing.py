@@ -19,8 +19,7 @@ _log = logger("worker")
 
 
 class Suppressing:
-    """Use of the list by one worker. `rules`: None while the list is not used; they may be replaced
-    at any time."""
+    """One worker's use of the list. `rules`: None while not used; may be replaced at any time."""
 
     def __init__(
         self, queue: str, addresses: SuppressionList, clock: Clock, rules: SuppressionRules | None

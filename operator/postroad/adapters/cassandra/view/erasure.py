@@ -62,8 +62,7 @@ _DEAD_LETTERS = _Table(
 async def erase_slices(
     session: Session, queue: str, starts: Sequence[datetime], buckets: int
 ) -> AsyncIterator[int]:
-    """Delete the rows and the marks of partitions, and the delivery records of their mails. See
-    `View.erase_slices`."""
+    """Delete rows and marks of partitions, and delivery records (see `View.erase_slices`)."""
     place = (queue, list(starts), list(range(buckets)))
     async for key in _keys(session, statements.SELECT_OCCUPIED, queue, place):
         async for count in _erase_rows(session, queue, key):
@@ -137,8 +136,7 @@ async def _erase(session: Session, table: _Table, key: PartitionKey) -> None:
 
 
 async def _erase_records(session: Session, queue: str, mails: Sequence[UUID | None]) -> None:
-    """Delete the delivery records of mails. Most have none, so that asking leaves fewer tombstones
-    than deleting all."""
+    """Delete the delivery records of mails. Most have none: asking leaves fewer tombstones."""
     ids = sorted({each for each in mails if each is not None})
     for start in range(0, len(ids), MAILS):
         asked = (queue, ids[start : start + MAILS])

@@ -46,8 +46,7 @@ class Transactions:
         self._read = read
 
     async def together(self, partition: Partition, writes: Sequence[Write]) -> list[Mark | None]:
-        """Return for each write None when it took effect, else the mark that refused it.
-        Raises: ViewError."""
+        """Return for each write None, or the mark that refused it. Raises: ViewError."""
         answers: dict[int, Mark | None] = {}
         waiting = dict(enumerate(writes))
         through: UUID | None = None

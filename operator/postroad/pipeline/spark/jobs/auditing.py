@@ -30,8 +30,7 @@ _ENTRY = ("slice_start", "bucket_id", "enqueue_id")
 def without_a_mail(
     objects: DataFrame, states: DataFrame, dead_letter_keys: Iterable[str], times: AuditTimes
 ) -> DataFrame:
-    """Return the objects that no row and no dead letter needs, and that no mail needed until just
-    before."""
+    """Return the objects that no row, no dead letter and until just before no mail needs."""
     rows = states.where("has_row")
     elsewhere = F.col("state.is_final") & F.col("ending").isin(
         EndingKind.REPLACED.value, EndingKind.WITHDRAWN.value

@@ -46,8 +46,7 @@ TOGETHER = 32 * MIB
 
 @dataclass(frozen=True, slots=True)
 class StoreRun:
-    """A run over a store. `damaged`: segments that could not be read whole; those of the archive
-    were set aside."""
+    """A run over a store. `damaged`: segments not read whole; the archive's were set aside."""
 
     run: Run
     damaged: Sequence[str]

@@ -116,8 +116,7 @@ def mails_of(entries: DataFrame, stretch: Stretch, wanted: TraceSelector) -> set
 def lines_of(
     entries: DataFrame, stretch: Stretch, mails: Collection[str], since: datetime | None = None
 ) -> list[TraceLine]:
-    """Return the entries of these mails that were queued in a stretch of time. `since`: none was
-    queued before."""
+    """Return the entries of these mails queued in a stretch. `since`: none was before."""
     near = _queued(entries, stretch, since)
     columns = (
         *_PLAIN,
@@ -182,8 +181,7 @@ class ViewTables:
 
 @dataclass(frozen=True, slots=True)
 class UnarchivedEntries:
-    """`tracing.MailEntries` of the view, in a stretch of time. `window`: the longest of its
-    slices."""
+    """`tracing.MailEntries` of the view, in a stretch of time. `window`: its longest slice's."""
 
     reader: PartitionReader
     versions: Versions

@@ -107,8 +107,7 @@ def _array(field: str) -> str:
 
 
 def _is_accepted() -> Column:
-    """The first entry of a mail was queued when the mail was accepted; one that was withdrawn never
-    was accepted."""
+    """A mail's first entry was queued at acceptance; one that was withdrawn never was accepted."""
     is_first = F.col("enqueued_at") == F.col("accepted_at")
     return is_first & (F.col("state") != EndingKind.WITHDRAWN.value)
 
@@ -178,8 +177,7 @@ _COUNTS = ("accepted", "delivered", "deferred", "rejected", "removed", "attempts
 def traffic(
     entries: DataFrame, stretch: Stretch, by: Collection[str] = TRAFFIC_PARTS
 ) -> tuple[TrafficLine, ...]:
-    """Return what happened in a stretch of time, by these parts, in their order; without parts, one
-    line."""
+    """Return what happened in a stretch of time, by these parts in order; without, one line."""
     hour = F.unix_micros(F.date_trunc("hour", "at"))  # no local time of Python's
     waited = F.when(_is_delivery(), F.unix_millis("at") - F.unix_millis("accepted_at"))
     found = mail_events(entries, stretch).withColumns({"hour": hour, "milliseconds": waited})
@@ -234,8 +232,7 @@ Place = tuple[str, str]
 
 
 def destinations(entries: DataFrame, stretch: Stretch) -> tuple[DestinationLine, ...]:
-    """Return how each destination answered in a stretch of time, the busiest first, held to the 7
-    days before."""
+    """Return each destination's answers in a stretch, busiest first, beside 7 days before."""
     replies: dict[Place, _Replies] = {}
     for row in _counted(entries, stretch).collect():
         replies.setdefault((row.domain, row.site), _Replies()).add(row)

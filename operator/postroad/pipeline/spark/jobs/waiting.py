@@ -48,8 +48,7 @@ async def change_selected(
 
 
 async def _waiting(session: SparkSession, tables: ViewTables, last: datetime) -> DataFrame:
-    """Return the entries under which mail waits, as `reading.entry_states` has them: in the slices
-    that are not drained."""
+    """Return the entries under which mail waits (`reading.entry_states`) in undrained slices."""
     view = tables.view
     first = (await view.limits()).browse_start or last
     drained = {each.slice_start async for each in view.closed_slices(first) if each.drained}

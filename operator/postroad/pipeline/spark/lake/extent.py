@@ -36,8 +36,7 @@ class Extent:
 
 
 def extent_of(lake: LakeTables) -> Extent:
-    """Return what the lake has. A partition whose last reading was discarded is a gap until it is
-    read again."""
+    """Return what the lake has; a partition whose last reading was discarded is a gap."""
     placed = lake.placed_lines().agg(F.min("slice_start").alias("at"))  # Iceberg knows it by itself
     # One query: each takes Spark about a second of a cold start.
     parts = (
@@ -76,8 +75,7 @@ def _end() -> Column:
 
 
 def slice_counts(slices: DataFrame, stretch: Stretch) -> list[SliceCount]:
-    """Return the counts of the slices that start in a stretch of time, in order, from lines of
-    `lake_schema.SLICES`."""
+    """Return in order the counts of a stretch's slices, from lines of `lake_schema.SLICES`."""
     near = slices.where(within(F.col("slice_start"), [stretch]))
     counted = near.groupBy(F.unix_micros("slice_start").alias("start")).agg(
         F.max("window_seconds").alias("seconds"), F.sum("row_count").alias("row_count")

@@ -21,8 +21,7 @@ TIMES = "times"
 
 
 class KnownTimes(NamedTuple):
-    """Times: the recorded history from one moment on and before another is in the lake, but for its
-    gaps."""
+    """Times between which the recorded history is in the lake, but for its gaps."""
 
     begun: datetime
     through: datetime
