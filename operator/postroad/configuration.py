@@ -166,12 +166,10 @@ class LeasedConfiguration:
         return known.effective
 
     async def refresh(self) -> None:
-        """Read the history, and record the rollout's next step when this process may.
-
-        What was known before stays good for the rest of its lease when this raises.
-        Raises: QueueNotFound for an empty history; HistoryMissing for one that is not a
-        continuation of what was read before; ViewError.
-        """
+        """Read the history, and record the rollout's next step when this process may. What was
+        known before stays good for the rest of its lease when this raises. Raises: QueueNotFound
+        for an empty history; HistoryMissing for one that is not a continuation of what was read
+        before; ViewError."""
         async with self._reading:
             await self._step(await self._read())
 
@@ -264,13 +262,11 @@ LIBRARY = "library"
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Configuration that holds after a wanted configuration met the history.
-
-    `state` is what the queue runs on, None when the history is missing or contradicts the status,
-    or when none may begin: then nothing may be made or changed. `refusal` is why the wanted
-    configuration does not hold (None when it does). `appended` is the event written now, to be
-    announced once. `history` is complete.
-    """
+    """Configuration that holds after a wanted configuration met the history. `state` is what the
+    queue runs on, None when the history is missing or contradicts the status, or when none may
+    begin: then nothing may be made or changed. `refusal` is why the wanted configuration does not
+    hold (None when it does). `appended` is the event written now, to be announced once. `history`
+    is complete."""
 
     state: Configured | None
     refusal: Refusal | None
@@ -349,14 +345,10 @@ async def configured(
     create: bool,
     wanted: ViewConfiguration | None = None,
 ) -> LeasedConfiguration:
-    """Return the configuration that an opened queue acts on, kept fresh until it is closed.
-
-    With `create`, `wanted` is decided on against the history as a resource's is (None: whatever
-    holds, or the defaults for a new queue).
-
-    Raises: QueueNotFound; ConfigurationRefused with the nearest allowed values; HistoryMissing when
-    rows exist whose history is gone; ViewError.
-    """
+    """Return the configuration that an opened queue acts on, kept fresh until it is closed. With
+    `create`, `wanted` is decided on against the history as a resource's is (None: whatever holds,
+    or the defaults for a new queue). Raises: QueueNotFound; ConfigurationRefused with the nearest
+    allowed values; HistoryMissing when rows exist whose history is gone; ViewError."""
     if create:
         settled = await settle(
             history, wanted, at=clock.now(), by=LIBRARY, has_data=lambda: has_rows(view)
@@ -385,12 +377,10 @@ async def adopt(
     status: Sequence[Mapping[str, Any]] = (),
     used: Sequence[ViewConfiguration] = (),
 ) -> Settled:
-    """Record an adoption, with what it brings back (`consistency.adopt`).
-
-    A call that was cut short is finished by the next one. Raises: ConfigurationRefused,
-    InvalidInput, HistoryMissing as `consistency.adopt`; ConfigurationConflict when another process
-    appended meanwhile: look again; ViewError.
-    """
+    """Record an adoption, with what it brings back (`consistency.adopt`). A call that was cut short
+    is finished by the next one. Raises: ConfigurationRefused, InvalidInput, HistoryMissing as
+    `consistency.adopt`; ConfigurationConflict when another process appended meanwhile: look again;
+    ViewError."""
     recorded = await history.load()
     events = consistency.adopt(
         recorded.events, status, wanted, at=at, by=by, reason=reason, used=used

@@ -54,12 +54,10 @@ class _Place:
 
 class MemoryBudget:
     """Octets that are given first come, first served, with two exceptions that keep one slow holder
-    from holding up the others.
-
-    A holder that has some gets no more than half of what the others leave; its further contents
-    wait, and block no other's. A content that waits for room lets later ones pass as far as they
-    leave enough for it, so that the largest one waits only for those that were there before.
-    """
+    from holding up the others. A holder that has some gets no more than half of what the others
+    leave; its further contents wait, and block no other's. A content that waits for room lets later
+    ones pass as far as they leave enough for it, so that the largest one waits only for those that
+    were there before."""
 
     def __init__(self, octets: int) -> None:
         self._octets = octets

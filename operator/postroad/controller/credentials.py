@@ -141,10 +141,8 @@ async def read_credentials(
 ) -> ClusterCredentials:
     """Read the objects from a namespace. `with_broker_login`: also that of RabbitMQ's user, which
     pods with a user of their queue's own do not need. `before`: what was read of this namespace
-    last, of which those of a server are returned whose objects have not changed.
-
-    Raises: CredentialsMissing with what to create, CertificateUnusable.
-    """
+    last, of which those of a server are returned whose objects have not changed. Raises:
+    CredentialsMissing with what to create, CertificateUnusable."""
     rabbitmq, cassandra, s3 = spec.rabbitmq, spec.cassandra, spec.s3
     broker_login = rabbitmq.secret_ref if with_broker_login else None
     read = partial(_read_server, api, namespace)

@@ -44,10 +44,8 @@ class _Loader(_SafeLoader):  # type: ignore[misc]
 
 
 def read_delivery(file: Path) -> DeliveryFileSettings:
-    """Read and check a file of delivery; an empty one says nothing.
-
-    Raises: InvalidSettings, which names each field that is wrong and what to write instead.
-    """
+    """Read and check a file of delivery; an empty one says nothing. Raises: InvalidSettings, which
+    names each field that is wrong and what to write instead."""
     return _checked(DeliveryFileSettings, _read(file.read_text, file), file)
 
 

@@ -26,9 +26,8 @@ class Blobs(Protocol):
         """Store the content under a new key. Durable when it returns; a stream is never held whole
         in memory. On an error nothing is visible under the key (an incomplete upload may remain
         until the bucket's lifecycle aborts it). Repeating it overwrites with the same bytes.
-
-        Raises: MailTooLarge past `limit_bytes`, BlobsUnavailable, BlobsRefused, CredentialsRefused.
-        """
+        Raises: MailTooLarge past `limit_bytes`, BlobsUnavailable, BlobsRefused,
+        CredentialsRefused."""
 
     async def put_new(self, key: str, body: bytes) -> None:
         """Store a small object unless the key exists. Which of several that were put at once won,

@@ -82,12 +82,10 @@ class Broker(Protocol):
         """
 
     def consume(self, prefetch: int) -> AsyncIterator[Delivery]:
-        """Yield messages of the work queue, oldest first, at most `prefetch` not ended.
-
-        Reconnects for ever with backoff and jitter. Deliveries handed out before a lost connection
-        raise at their ending. `aclose()` cancels the consumer; what it had not handed out goes
-        back, what it handed out stays leased until it ends or the broker is closed.
-        """
+        """Yield messages of the work queue, oldest first, at most `prefetch` not ended. Reconnects
+        for ever with backoff and jitter. Deliveries handed out before a lost connection raise at
+        their ending. `aclose()` cancels the consumer; what it had not handed out goes back, what it
+        handed out stays leased until it ends or the broker is closed."""
 
     def consume_dead(self, prefetch: int) -> AsyncIterator[Delivery]:
         """Yield messages of the dead queue until none has been there for a second, then end."""

@@ -89,13 +89,11 @@ class TakesSeries:
 
 @dataclass(frozen=True, slots=True)
 class JobFinished:
-    """Result of an attempt: an outcome for every recipient that was tried, at least for one.
-
-    The others are beyond what the next hop takes at a time, or can have the mail, which those with
-    an outcome cannot. They are to be submitted again at once, as no attempt. `delivered` stands
-    only on the next hop's own positive reply after the last octet; a job whose end was sent and not
-    answered is deferred, in doubt.
-    """
+    """Result of an attempt: an outcome for every recipient that was tried, at least for one. The
+    others are beyond what the next hop takes at a time, or can have the mail, which those with an
+    outcome cannot. They are to be submitted again at once, as no attempt. `delivered` stands only
+    on the next hop's own positive reply after the last octet; a job whose end was sent and not
+    answered is deferred, in doubt."""
 
     job: int
     outcomes: Mapping[str, Outcome]
@@ -117,13 +115,11 @@ class ContentFailed:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """The connection has ended, or could not be opened.
-
-    `untried` are its jobs without another event, in order: the next hop answered about none of
-    their recipients, the end of none was sent, or it refused to go on (421) before it read them,
-    and no attempt is counted. They may be submitted to
-    another connection at once: each connection that opens finishes its first job, so this ends.
-    """
+    """The connection has ended, or could not be opened. `untried` are its jobs without another
+    event, in order: the next hop answered about none of their recipients, the end of none was sent,
+    or it refused to go on (421) before it read them, and no attempt is counted. They may be
+    submitted to another connection at once: each connection that opens finishes its first job, so
+    this ends."""
 
     text: str
     """Why, as the text of an outcome. Empty: the caller closed it."""
@@ -283,12 +279,10 @@ class StsPolicies(Protocol):
     """Finds the policies of domains. Safe to use concurrently."""
 
     async def find(self, domain: str) -> DomainPolicy:
-        """Return the policy that holds for mail to a domain (in A-labels, lower case).
-
-        Never raises for what a server does: a policy that cannot be fetched is none, and one that
-        was fetched before holds until it is over, whatever DNS and the web server have meanwhile.
-        Source: RFC 8461 3.1, 5.1.
-        """
+        """Return the policy that holds for mail to a domain (in A-labels, lower case). Never raises
+        for what a server does: a policy that cannot be fetched is none, and one that was fetched
+        before holds until it is over, whatever DNS and the web server have meanwhile. Source: RFC
+        8461 3.1, 5.1."""
 
 
 class SuppressionList(Protocol):

@@ -81,13 +81,11 @@ class Kubernetes(Protocol):
         """Return whether the API server allows this user a verb, in one namespace or in all."""
 
     async def apply(self, kind: Kind, wanted: Object, *, force: bool = True) -> Object:
-        """Apply an object server-side, and return it as it is then. Idempotent.
-
-        Other managers' fields stay as they are. Fields that this manager applied before and
-        `wanted` lacks are removed, unless another manager applied them too. A field that another
-        manager gave another value gets this one, and belongs to this manager alone. Raises:
-        KubernetesConflict for such a field without `force`.
-        """
+        """Apply an object server-side, and return it as it is then. Idempotent. Other managers'
+        fields stay as they are. Fields that this manager applied before and `wanted` lacks are
+        removed, unless another manager applied them too. A field that another manager gave another
+        value gets this one, and belongs to this manager alone. Raises: KubernetesConflict for such
+        a field without `force`."""
 
     async def create(self, kind: Kind, wanted: Object) -> Object:
         """Create an object. Raises: KubernetesConflict when its name is taken."""

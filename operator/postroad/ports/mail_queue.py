@@ -223,12 +223,9 @@ class Item(retries.Endings, Protocol):
     async def record(self, outcomes: Mapping[str, Outcome]) -> None:
         """Record what became of these recipients, each with its own text, together: one wait for a
         sync, one request. Durable when it returns; idempotent. After an error, some of them may be
-        recorded.
-
-        Delivered and failed recipients are never handed out again, whatever crashes next, and
-        whatever is deferred later.
-        Raises: InvalidInput when one is not among `mail.recipients`; none is recorded then.
-        """
+        recorded. Delivered and failed recipients are never handed out again, whatever crashes next,
+        and whatever is deferred later. Raises: InvalidInput when one is not among
+        `mail.recipients`; none is recorded then."""
 
     async def give_back(self) -> None:
         """End the lease of an item that is not ended: the entry comes again for those not recorded,
@@ -294,10 +291,8 @@ class MailQueue(Administration, Protocol):
     def check_open(self) -> None:
         """Raise the error that every operation meets until this handle is opened again: it was
         closed, or its store has stopped. A server that is away is none: enqueue raises that error,
-        and waiting mail waits on. Quick: it asks no server.
-
-        Raises: QueueClosed, StoreFailed, StoreFull, StoreDamaged.
-        """
+        and waiting mail waits on. Quick: it asks no server. Raises: QueueClosed, StoreFailed,
+        StoreFull, StoreDamaged."""
 
     def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
         """Yield items as they become due, for ever; roughly in order of their entries.
@@ -314,11 +309,10 @@ class MailQueue(Administration, Protocol):
         meanwhile may or may not be seen; a mail that stays is seen. Bounded memory."""
 
     async def size(self) -> Sizes:
-        """Return how many mails wait; the operator asks every half minute.
-
-        A mail that waits during the whole call is counted once; one that comes, ends or changes its
-        entry meanwhile may be missed or counted twice. A bounded number of mails is read, however
-        many wait; `at_least` where a right count would need more."""
+        """Return how many mails wait; the operator asks every half minute. A mail that waits during
+        the whole call is counted once; one that comes, ends or changes its entry meanwhile may be
+        missed or counted twice. A bounded number of mails is read, however many wait; `at_least`
+        where a right count would need more."""
 
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
         """Return live mails by destination domain and age: for each domain, how many are younger

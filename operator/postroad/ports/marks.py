@@ -38,12 +38,10 @@ class Counts:
 @dataclass(frozen=True, slots=True)
 class PartitionVersion:
     """Version that shows, without reading them, whether a partition got marks: the watermark of the
-    last purge, up to where its blobs are deleted, and when a delivery and another ending were
-    last written, by the view's clock.
-
-    Between two readings with equal versions no mark was written, if the version was `settled` at
-    the first one and no writer's clock was further off than clocks may be.
-    """
+    last purge, up to where its blobs are deleted, and when a delivery and another ending were last
+    written, by the view's clock. Between two readings with equal versions no mark was written, if
+    the version was `settled` at the first one and no writer's clock was further off than clocks may
+    be."""
 
     watermark: PurgeWatermark | None = None
     blobs_deleted_through: UUID | None = None
@@ -121,12 +119,9 @@ class Marks(Protocol):
     ) -> Mark | None:
         """Write an ending if the entry has no mark at all, with the outcomes of the attempt that it
         ends. Durable. Outcomes make no ending another one; those of an ending that is not written
-        are not kept.
-
-        Returns None when it was written, else the mark that was there first (nothing changed). A
-        caller unsure after ViewUnavailable calls again, which settles the outcome: an equal ending
-        that is there is its own.
-        """
+        are not kept. Returns None when it was written, else the mark that was there first (nothing
+        changed). A caller unsure after ViewUnavailable calls again, which settles the outcome: an
+        equal ending that is there is its own."""
 
     async def end_together(self, ended: Sequence[tuple[EntryKey, Ending, Traits]]) -> bool:
         """Write the endings of different entries of one partition if none of them has a mark: all

@@ -247,8 +247,7 @@ class View(Marks, EnqueueKeys, Protocol):
         """Delete the rows of the first `buckets` partitions of these slices, some hundred
         partitions at most, then their marks, and the delivery records of their mails. Yield after
         each step of about a second how many rows it deleted; an erasure that stopped goes on by
-        another call. Idempotent. What another queue
-        of this name writes from now on stays."""
+        another call. Idempotent. What another queue of this name writes from now on stays."""
 
     def erase_dead_letters(self) -> AsyncIterator[int]:
         """Delete the dead letters, and the delivery records of their mails, in steps as

@@ -149,12 +149,10 @@ class OwnNames:
 
 @dataclass(frozen=True, slots=True)
 class RoutingPlan:
-    """All that decides about routes but DNS and chance.
-
-    `families`: which addresses are used, the preferred family first. `skipped`: networks that MX
-    records lead to in vain. `postmaster_domain`: where the bare `postmaster` is. `security`: of
-    mail that no rule is about.
-    """
+    """All that decides about routes but DNS and chance. `families`: which addresses are used, the
+    preferred family first. `skipped`: networks that MX records lead to in vain.
+    `postmaster_domain`: where the bare `postmaster` is. `security`: of mail that no rule is
+    about."""
 
     table: RoutingTable
     own: OwnNames = OwnNames()

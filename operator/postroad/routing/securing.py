@@ -194,11 +194,9 @@ def secured(
     hop: NextHop, sts: DomainPolicy | None, tlsa: Sequence[tuple[str, Answer]] = ()
 ) -> SecuredHop:
     """Decide how one server is connected to. DANE decides before MTA-STS (RFC 8461 2), and what
-    neither requires, the mode of the next hop does.
-
-    `tlsa`: names and what DNS has of the certificates under them, the name that counts most first;
-    none for a server whose addresses are not validated.
-    """
+    neither requires, the mode of the next hop does. `tlsa`: names and what DNS has of the
+    certificates under them, the name that counts most first; none for a server whose addresses are
+    not validated."""
     policy = None if sts is None else sts.policy
     is_named, by_sts = policy is None or policy.permits(hop.host), ""
     if policy is not None and policy.mode is StsMode.ENFORCE:

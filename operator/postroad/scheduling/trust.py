@@ -28,12 +28,10 @@ that new ones find room beside them."""
 
 
 class BusyConnections:
-    """The connections with jobs, by the trust in their destinations.
-
-    Some of all are kept for new and for failing destinations. Beyond them they may use what no
-    mail for a destination that is trusted more wants, but for a share that stays free, so that the
-    next such mail finds room. What the failing ones use counts for the new ones, too.
-    """
+    """The connections with jobs, by the trust in their destinations. Some of all are kept for new
+    and for failing destinations. Beyond them they may use what no mail for a destination that is
+    trusted more wants, but for a share that stays free, so that the next such mail finds room. What
+    the failing ones use counts for the new ones, too."""
 
     def __init__(self, rules: SchedulerRules) -> None:
         self._used = [0] * len(Trust)

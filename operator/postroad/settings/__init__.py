@@ -81,10 +81,8 @@ SECTIONS: Mapping[str, type[Section]] = {
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
-    """Read the settings. Unknown POSTROAD_* variables are ignored.
-
-    Raises: InvalidSettings with the variable's name, and never with a secret.
-    """
+    """Read the settings. Unknown POSTROAD_* variables are ignored. Raises: InvalidSettings with the
+    variable's name, and never with a secret."""
     environment = os.environ if environment is None else environment
     values: dict[str, object] = {}
     for section, model in SECTIONS.items():

@@ -167,12 +167,10 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
     async def serve(
         self, take: Callable[[], RoundResult], timeout: timedelta, latest: float = math.inf
     ) -> None:
-        """Call `take`, a round, whenever octets have arrived, until it returns DONE.
-
-        It reads with `next_line` or `next_chunk`, replies with `send`, and sets the next timeout
-        with `expect`. There is no round while the client does not read its replies.
-        Raises: ConnectionLost, TooSlow, and what `take` raises.
-        """
+        """Call `take`, a round, whenever octets have arrived, until it returns DONE. It reads with
+        `next_line` or `next_chunk`, replies with `send`, and sets the next timeout with `expect`.
+        There is no round while the client does not read its replies. Raises: ConnectionLost,
+        TooSlow, and what `take` raises."""
         self._take, self._reader = take, self.loop.create_future()
         if not self._is_closed:
             self.expect(timeout, latest)

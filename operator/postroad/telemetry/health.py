@@ -22,12 +22,10 @@ descriptors of the process nor the place of a probe, which sends its request at 
 
 
 class Readiness:
-    """True if the process can do its work: what `/readyz` reports.
-
-    A server that is away does not count, because it is away for all pods: a Service without
-    endpoints would refuse connections where the intake replies 451, and a rollout or the drain of a
-    node would wait for pods that cannot become ready. The resource's conditions report servers.
-    """
+    """True if the process can do its work: what `/readyz` reports. A server that is away does not
+    count, because it is away for all pods: a Service without endpoints would refuse connections
+    where the intake replies 451, and a rollout or the drain of a node would wait for pods that
+    cannot become ready. The resource's conditions report servers."""
 
     def __init__(self) -> None:
         self._check: Callable[[], None] | None = None

@@ -130,12 +130,10 @@ class Reporting:
         self._count("suppressed", report.item.enqueue_id)
 
     async def send(self, report: DueReport) -> None:
-        """Queue a report; it is durable when this returns. May be repeated, and makes one report.
-
-        A report that no queue takes, as the sender's address is malformed, or whose own bytes are
+        """Queue a report; it is durable when this returns. May be repeated, and makes one report. A
+        report that no queue takes, as the sender's address is malformed, or whose own bytes are
         missing when it is to be shortened, is counted and logged: its mail must not wait for it for
-        ever. Raises: StoreFull, and every other error that passes by itself.
-        """
+        ever. Raises: StoreFull, and every other error that passes by itself."""
         try:
             is_new = await self._enqueue(await report.compose(), report)
         except (errors.InvalidMail, errors.BlobMissing) as error:

@@ -46,10 +46,8 @@ class Home:
     async def check(self) -> None:
         """Compare the session's data center with the keyspace's, or record it as the first, unless
         they were found equal within `CHECKED`. One read within the data center; only a record needs
-        the others.
-
-        Raises: ViewRefused (the home is another), ViewUnavailable, CredentialsRefused.
-        """
+        the others. Raises: ViewRefused (the home is another), ViewUnavailable,
+        CredentialsRefused."""
         now = asyncio.get_running_loop().time()
         if now - self._checked_at >= CHECKED.total_seconds():
             await self._compare()

@@ -102,14 +102,11 @@ its connections have no stream left (32768 each)."""
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """CQL with `{keyspace}` for the keyspace and `?` for each value.
-
-    `timeout` None: the session's; counting needs more. `first_page` None: as large as the others;
-    a smaller one arrives sooner. `serial`, for SELECTs: reads what lightweight transactions wrote,
-    and completes one that is under way. `everywhere`: a quorum of all data centers, not of the
-    local one, decides a transaction. `stamped_by_server`: the coordinator gives the timestamp, on
-    arrival.
-    """
+    """CQL with `{keyspace}` for the keyspace and `?` for each value. `timeout` None: the session's;
+    counting needs more. `first_page` None: as large as the others; a smaller one arrives sooner.
+    `serial`, for SELECTs: reads what lightweight transactions wrote, and completes one that is
+    under way. `everywhere`: a quorum of all data centers, not of the local one, decides a
+    transaction. `stamped_by_server`: the coordinator gives the timestamp, on arrival."""
 
     cql: str
     timeout: timedelta | None = None

@@ -228,12 +228,10 @@ Box = SimpleQueue[FileCall]
 
 
 class ThreadPool:
-    """At most `count` calls at a time, the rest in order. For one event loop.
-
-    A call goes to the thread that became idle last, because the processor still has what it needs
-    in its caches: with one box for all, the threads take turns, and each call costs more.
-    The threads are daemons: they end with the process, because to stop is to crash.
-    """
+    """At most `count` calls at a time, the rest in order. For one event loop. A call goes to the
+    thread that became idle last, because the processor still has what it needs in its caches: with
+    one box for all, the threads take turns, and each call costs more. The threads are daemons: they
+    end with the process, because to stop is to crash."""
 
     def __init__(self, count: int, name: str) -> None:
         self._count, self._name = count, name

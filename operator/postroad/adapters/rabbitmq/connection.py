@@ -256,12 +256,9 @@ LOGIN_INTERVAL = timedelta(seconds=5)
 
 class RabbitMQConnection:
     """One connection to RabbitMQ, shared by channels of one purpose. `guard` is asked before
-    anything is sent.
-
-    Where an administrator renews the files of its user, a connection of the new one follows:
-    channels are opened there, those that are open are outdated, and the former connection ends with
-    the last of them.
-    """
+    anything is sent. Where an administrator renews the files of its user, a connection of the new
+    one follows: channels are opened there, those that are open are outdated, and the former
+    connection ends with the last of them."""
 
     def __init__(self, access: Access, purpose: str, guard: Guard | None = None) -> None:
         self._guard = guard

@@ -92,10 +92,7 @@ class RoutesBySettings:
     """Routes by the routing of a file of delivery (the port `Routes`). What was found in DNS, and
     policies of MTA-STS, stay over changes of all else. `ca_file` verifies the web servers of
     policies. `reroutes`: the mail that goes elsewhere now. Needs a running event loop; asks on
-    first use.
-
-    Raises: InvalidSettings, as where there is no name server.
-    """
+    first use. Raises: InvalidSettings, as where there is no name server."""
 
     def __init__(
         self,

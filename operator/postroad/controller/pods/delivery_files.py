@@ -149,10 +149,8 @@ async def read_of_workers(api: Reads, queue: Queue, workers: Workers) -> dict[st
 
 
 async def _check_delivery(api: Reads, namespace: str, settings: DeliverySettings) -> None:
-    """Check that logins are there, and that keys can sign.
-
-    Raises: CredentialsMissing, which names each field whose Secret lacks what it is for.
-    """
+    """Check that logins are there, and that keys can sign. Raises: CredentialsMissing, which names
+    each field whose Secret lacks what it is for."""
     problems = []
     for path, reference in secret_references.secrets_of(settings):
         try:

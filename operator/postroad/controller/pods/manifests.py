@@ -31,10 +31,8 @@ def wanted_children(
 ) -> list[Child]:
     """Return the children of these components, in the order in which to apply them. `QUEUE`: what
     all pods share. Raises: InvalidInput for a template of another shape, or a missing `relayFrom`.
-
     `autoscaled`: the Deployments come without replicas, which the operator would otherwise set
-    back.
-    """
+    back."""
     configuration = queue_configuration(queue, context)
     workers, intake = queue.spec.workers, queue.spec.intake
     partial = {WORKER: workers.template} if workers else {}

@@ -71,12 +71,10 @@ def named(queues: Iterable[Key], notes: Mapping[Key, str] | None = None) -> str:
 
 
 class Upgrades:
-    """MailQueues that may replace their pods, because a newer operator wants others.
-
-    A place ends with the upgrade. After `PROGRESS_DEADLINE` it lapses where the pods cannot be
-    made, so that a shortage at one MailQueue blocks no others; new pods that are there and do not
-    get ready keep it, so that a faulty image stops.
-    """
+    """MailQueues that may replace their pods, because a newer operator wants others. A place ends
+    with the upgrade. After `PROGRESS_DEADLINE` it lapses where the pods cannot be made, so that a
+    shortage at one MailQueue blocks no others; new pods that are there and do not get ready keep
+    it, so that a faulty image stops."""
 
     def __init__(self, api: Kubernetes, indexes: Indexes, clock: Clock) -> None:
         self._api = api

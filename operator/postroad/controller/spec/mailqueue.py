@@ -167,10 +167,7 @@ class Intake(Model):
     @property
     def networks(self) -> Networks:
         """`relayFrom` as networks. Not checked with the spec, because a spec from before the field
-        existed lacks it, and the operator still reconciles the rest.
-
-        Raises: InvalidInput.
-        """
+        existed lacks it, and the operator still reconciles the rest. Raises: InvalidInput."""
         if self.relay_from is None:
             raise InvalidInput(
                 "spec.intake.relayFrom is missing: list the networks whose clients may send; "

@@ -140,11 +140,9 @@ NO_PIPELINE = PipelineProgram("", "postroad-pipeline")
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """Facts that the pods of a queue depend on beside the MailQueue.
-
-    `tls_versions`: versions of the authorities and certificates that the pods read when they start,
-    so that a change replaces the pods. `pipeline`: what jobs of the pipeline run, and are allowed.
-    """
+    """Facts that the pods of a queue depend on beside the MailQueue. `tls_versions`: versions of
+    the authorities and certificates that the pods read when they start, so that a change replaces
+    the pods. `pipeline`: what jobs of the pipeline run, and are allowed."""
 
     cluster: QueueClusterSpec
     image: str

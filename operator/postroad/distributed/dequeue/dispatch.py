@@ -266,11 +266,9 @@ class ReferenceDispatch:
         self, entry: Entry, reference: Reference, _mark: Mark | None
     ) -> DistributedItem | None:
         """Take the claims on the entry and on those it may follow too closely; then read the marks
-        again, because the claims' last owners marked first.
-
-        The predecessors' marks are read before the entry's: cleanup writes a delivery into the
-        entry's mark before it deletes the predecessor's.
-        """
+        again, because the claims' last owners marked first. The predecessors' marks are read before
+        the entry's: cleanup writes a delivery into the entry's mark before it deletes the
+        predecessor's."""
         engine, view, owner = self._engine, self._engine.view, self._owner
         snapshot = await engine.limits_cache.snapshot()
         wanted = [*(each.enqueue_id for each in reference.previous), entry.enqueue_id]

@@ -96,12 +96,10 @@ class Engine:
             raise QueueClosed(f"{self.name} was closed")
 
     async def new_key(self, after: UUID | None = None) -> EntryKey:
-        """Make the key of a new entry, in the current slice.
-
-        A successor's id is greater than its predecessor's, also when a clock ahead of this one made
-        that: browse start passes no successor before its predecessor. No entry is made before
-        browse start. Raises: ClockSkew, ConfigurationStale, ViewError.
-        """
+        """Make the key of a new entry, in the current slice. A successor's id is greater than its
+        predecessor's, also when a clock ahead of this one made that: browse start passes no
+        successor before its predecessor. No entry is made before browse start. Raises: ClockSkew,
+        ConfigurationStale, ViewError."""
         await self.limits_cache.check_clock()
         configuration = self.configuration.effective().writing
         enqueue_id = self.ids.new(after)

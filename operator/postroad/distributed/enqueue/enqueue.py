@@ -288,12 +288,10 @@ class _Registration:
             raise errors.ClockSkew("browse start passed the mail while it was queued")
 
     async def _publish(self) -> None:
-        """Publish until confirmed or until the deadline.
-
-        Only a first message without delay carries no claim: the delay queues may deliver one twice,
-        and a repetition may meet the first. (The redelivery delay of a repetition only saves work:
-        by its end the first has most often been delivered, and its mark settles the repetition.)
-        """
+        """Publish until confirmed or until the deadline. Only a first message without delay carries
+        no claim: the delay queues may deliver one twice, and a repetition may meet the first. (The
+        redelivery delay of a repetition only saves work: by its end the first has most often been
+        delivered, and its mark settles the repetition.)"""
         engine, backoff = self._engine, self._engine.backoff()
         step = next_delay(self._entry.due_at, engine.clock.now())
         reference = Reference.to(self._entry, claim=step > 0)

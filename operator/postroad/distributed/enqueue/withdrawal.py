@@ -49,12 +49,10 @@ class WithdrawnEnqueue:
 
 
 class LaterLooks:
-    """The withdrawn enqueues of one queue whose messages the broker may have.
-
-    Each is looked at twice: after a redelivery delay, by which a consumer that reaches the view has
-    claimed the entry or ended it, and at the end of the longest lease, because one that does not
-    reach the view writes what it delivered as late as that. One task looks at all.
-    """
+    """The withdrawn enqueues of one queue whose messages the broker may have. Each is looked at
+    twice: after a redelivery delay, by which a consumer that reaches the view has claimed the entry
+    or ended it, and at the end of the longest lease, because one that does not reach the view
+    writes what it delivered as late as that. One task looks at all."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -51,12 +51,10 @@ async def end(
     outcomes: AttemptOutcomes | None = None,
 ) -> Mark | None:
     """End an entry that is not over, after an attempt with these outcomes or after none. Returns
-    None when it was ended, else the mark that decides.
-
-    After the write it checks whether the entry was cleaned, before anything follows from the
-    ending: a removal would delete the bytes that the entry's successor needs. `replacement.finish`
-    checks that for a replacement. Raises: ViewError.
-    """
+    None when it was ended, else the mark that decides. After the write it checks whether the entry
+    was cleaned, before anything follows from the ending: a removal would delete the bytes that the
+    entry's successor needs. `replacement.finish` checks that for a replacement. Raises:
+    ViewError."""
     over = await mark_if_passed(engine, entry)
     if over is not None:
         return over
@@ -74,12 +72,10 @@ async def came_too_late(engine: Engine, key: EntryKey) -> bool:
 
 async def was_cleaned(engine: Engine, key: EntryKey) -> bool:
     """True if an entry's row was deleted with its slice, so that a mark that is missing, or that
-    this process wrote, decides nothing. Call it after the mark was read or written.
-
-    It reads the limits from the view: to a virtual machine that was paused its cached limits look
-    fresh, and no clock of its own shows the pause (ADR 0016). A row that is there was not cleaned,
-    because rows are deleted before marks. Raises: ViewError.
-    """
+    this process wrote, decides nothing. Call it after the mark was read or written. It reads the
+    limits from the view: to a virtual machine that was paused its cached limits look fresh, and no
+    clock of its own shows the pause (ADR 0016). A row that is there was not cleaned, because rows
+    are deleted before marks. Raises: ViewError."""
     limits = await engine.view.limits()
     return limits.have_passed(key.slice_start) and await engine.view.row(key) is None
 

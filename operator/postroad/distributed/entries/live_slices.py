@@ -211,12 +211,10 @@ async def with_marks(
     after: UUID | None = None,
     version: PartitionVersion | None = None,
 ) -> AsyncIterator[tuple[V, entries.Mark | None]]:
-    """Join rows, or what was read of them, with their marks: both come in the order of ids.
-
-    A page of marks can be older than the page of rows it meets: then an entry that just ended is
-    seen waiting, never the other way round. The version is read just before the rows, unless the
-    caller has one, and its watermark holds: no mark is ever added at or below the purge watermark.
-    """
+    """Join rows, or what was read of them, with their marks: both come in the order of ids. A page
+    of marks can be older than the page of rows it meets: then an entry that just ended is seen
+    waiting, never the other way round. The version is read just before the rows, unless the caller
+    has one, and its watermark holds: no mark is ever added at or below the purge watermark."""
     found = Ascending(view.marks(partition, after))
     async for row in rows:
         if version is None:

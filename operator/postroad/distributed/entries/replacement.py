@@ -89,13 +89,10 @@ async def replace(
     outcomes: AttemptOutcomes | None = None,
 ) -> Mark | None:
     """Replace an entry, after an attempt with these outcomes or after none. Durable when it
-    returns.
-
-    Returns None, or the mark that was there first and decides (nothing was changed then). Each half
-    is tried `tries` times: repeated after an unknown outcome, it finds its own ending or another's.
-    Raises: ServerError, ClockSkew, ConfigurationStale; the replacement is then not begun, or any
-    process finishes it.
-    """
+    returns. Returns None, or the mark that was there first and decides (nothing was changed then).
+    Each half is tried `tries` times: repeated after an unknown outcome, it finds its own ending or
+    another's. Raises: ServerError, ClockSkew, ConfigurationStale; the replacement is then not
+    begun, or any process finishes it."""
     change = await cut(engine, change)
     successor = await engine.new_key(after=entry.enqueue_id)
     ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, change)
@@ -108,12 +105,10 @@ async def replace(
 
 
 async def finish(engine: Engine, entry: Entry, mark: Mark) -> bool:
-    """Finish an unfinished replacement of `entry`. Raises: as `replace`.
-
-    Returns False where the entry was cleaned: then a process that was paused wrote the mark after
-    that, and a successor would be a second entry of a mail that is over or has another. Until the
-    end of any other replacement its mark holds the slices of both entries.
-    """
+    """Finish an unfinished replacement of `entry`. Raises: as `replace`. Returns False where the
+    entry was cleaned: then a process that was paused wrote the mark after that, and a successor
+    would be a second entry of a mail that is over or has another. Until the end of any other
+    replacement its mark holds the slices of both entries."""
     while mark.is_unfinished_replacement:
         if await was_cleaned(engine, entry.key):
             return False

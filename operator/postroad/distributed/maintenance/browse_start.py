@@ -153,14 +153,11 @@ class BrowseStartAdvance:
         ]
 
     async def _check_beyond(self, first: datetime, last: datetime, effective: Effective) -> None:
-        """Mark the drained slices beyond one that is not.
-
-        A row may still come into such a slice while a replacement in an earlier one is under way:
-        its successor's, written late. So all slices from browse start on are read whole, in order,
-        after `last` was taken: a replacement that is not seen then has its successor in a slice
-        that was not closable yet. A replacement that cannot be finished keeps the slice of its
-        successor unmarked.
-        """
+        """Mark the drained slices beyond one that is not. A row may still come into such a slice
+        while a replacement in an earlier one is under way: its successor's, written late. So all
+        slices from browse start on are read whole, in order, after `last` was taken: a replacement
+        that is not seen then has its successor in a slice that was not closable yet. A replacement
+        that cannot be finished keeps the slice of its successor unmarked."""
         engine = self._engine
         if engine.clock.elapsed() < self._beyond_due:
             return

@@ -130,11 +130,9 @@ async def _check_blobs_deleted(
 ) -> tuple[PartitionVersion, bool]:
     """Return the version of a partition, and whether the bytes of all that its watermark ended are
     deleted; delete them where a purge stopped half way. The drain check uses this watermark: one
-    that is set meanwhile ends entries whose bytes are not deleted yet.
-
-    Bytes that the object store refuses to delete keep their slice for half of a row's lifetime, no
-    longer: then the rows that name them expire.
-    """
+    that is set meanwhile ends entries whose bytes are not deleted yet. Bytes that the object store
+    refuses to delete keep their slice for half of a row's lifetime, no longer: then the rows that
+    name them expire."""
     version = await engine.view.version(partition)
     watermark = version.watermark
     if watermark is None or version.are_blobs_deleted:

@@ -92,11 +92,9 @@ class Advice:
 
 def advise(present: ViewConfiguration, seen: Seen) -> Advice:
     """Return the window and the buckets that suit what was seen, allowed after the present ones.
-
     The window is the divisor of the present one with which the busiest slice comes nearest to
     10,000 rows, by ratio: 14,000 rows in an hour are left alone, as half an hour would hold 7,000.
-    Buckets are judged for that window.
-    """
+    Buckets are judged for that window."""
     window = _window(present.slice_window, seen.busiest)
     buckets, buckets_reason = _buckets(present.bucket_count, window, seen)
     return Advice(

@@ -41,11 +41,9 @@ Events = Sequence[ConfigurationEvent]
 
 
 def find_conflict(history: Events, status: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what is wrong with the history, as a sentence without its end; None: nothing.
-
-    A status that is empty or behind is no conflict, and entries that cannot be read are left out:
-    the operator writes the status anew. Neither is what an adoption settled.
-    """
+    """Return what is wrong with the history, as a sentence without its end; None: nothing. A status
+    that is empty or behind is no conflict, and entries that cannot be read are left out: the
+    operator writes the status anew. Neither is what an adoption settled."""
     known, settled = {each.sequence: each for each in history}, _settled_until(history)
     try:
         replay(history)

@@ -99,11 +99,9 @@ def next_step(
     events: Sequence[ConfigurationEvent], rollout: Rollout, watched: Watched, timing: RolloutTiming
 ) -> Rollout | None:
     """Return the step that this process may record now; None when it is too early or none is left.
-
-    A version is written when it was watched, announced, for a lease: by then every process that
-    may read knows it. Older versions are left behind a lease (the last old writer), one of their
-    windows (the last old slice) and the grace period after that.
-    """
+    A version is written when it was watched, announced, for a lease: by then every process that may
+    read knows it. Older versions are left behind a lease (the last old writer), one of their
+    windows (the last old slice) and the grace period after that."""
     known = versions(events)
     ripe = [
         version

@@ -22,12 +22,9 @@ MIN_WINDOW = timedelta(seconds=1)
 class ViewConfiguration:
     """Place of entries in the view. `slice_window` is whole seconds, at least 1 s; `bucket_count`
     at least 1; a browse start update is drawn once in `update_browse_start_pace` endings on
-    average. The defaults are a new queue's; a queue with a history keeps the configuration
-    accepted last. As many buckets as Cassandra has servers spread a slice over all of them
-    (Source: 000 Decision).
-
-    Raises: InvalidInput for values that no history could accept.
-    """
+    average. The defaults are a new queue's; a queue with a history keeps the configuration accepted
+    last. As many buckets as Cassandra has servers spread a slice over all of them (Source: 000
+    Decision). Raises: InvalidInput for values that no history could accept."""
 
     slice_window: timedelta = timedelta(hours=1)
     bucket_count: int = 3

@@ -29,12 +29,10 @@ MAX_COUNTS = 20
 
 @dataclass(frozen=True, slots=True)
 class OutcomeCount:
-    """Number of recipients that had this outcome.
-
-    `code` is the basic code of the reply, 0 where there was none. A delivery needs no reason: it
-    has neither class nor words, which hold little but a queue id of the next hop. What was added up
-    has neither domain nor site, and the class `other`.
-    """
+    """Number of recipients that had this outcome. `code` is the basic code of the reply, 0 where
+    there was none. A delivery needs no reason: it has neither class nor words, which hold little
+    but a queue id of the next hop. What was added up has neither domain nor site, and the class
+    `other`."""
 
     domain: str
     site: str

@@ -77,11 +77,10 @@ class Endings(Protocol):
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
         """Give the mail another entry after `delay`, for `remaining` (default: all not recorded as
-        delivered or failed). With no recipient remaining this is `done`.
-        Raises: InvalidInput when one of `remaining` is not among those; the item is as before.
-
-        That the mail waits, and for whom, is durable when it returns. The embedded engine may
-        forget the delay in a crash within seconds (FORMAT.md 8): the mail is then due at once."""
+        delivered or failed). With no recipient remaining this is `done`. Raises: InvalidInput when
+        one of `remaining` is not among those; the item is as before. That the mail waits, and for
+        whom, is durable when it returns. The embedded engine may forget the delay in a crash within
+        seconds (FORMAT.md 8): the mail is then due at once."""
         await self.end(RetryItem(delay, remaining, error), outcomes)
 
     async def defer(

@@ -80,11 +80,8 @@ class Unstuffer:
 class LineEnds:
     """Ends every line of a content by CRLF. Bare CR and LF become CRLF: they must not be sent as
     they are, and a file with Unix line ends means lines by them. With `folds`, lines longer than
-    MAX_LINE are folded.
-
-    `shape`: what is known of the whole content. One that has nothing to end or to fold goes through
-    untouched, chunk by chunk.
-    """
+    MAX_LINE are folded. `shape`: what is known of the whole content. One that has nothing to end or
+    to fold goes through untouched, chunk by chunk."""
 
     def __init__(self, shape: shapes.Shape | None = None, *, folds: bool = False) -> None:
         self._folder = _Folder() if folds and (shape is None or shape.folds) else None
@@ -149,13 +146,10 @@ class Stuffer:
 
 
 class _Folder:
-    """Folds lines longer than MAX_LINE, as Postfix does: CRLF and a space between the pieces.
-    In a header this is folding; in a body it changes the text, and spoils a signature.
-
-    No fold makes a line of blanks alone, which some take for the end of a header (RFC 5322 2.2.3,
-    3.2.2): where blanks leave no other choice, a line stays longer. None stands within a character
-    of UTF-8.
-    """
+    """Folds lines longer than MAX_LINE, as Postfix does: CRLF and a space between the pieces. In a
+    header this is folding; in a body it changes the text, and spoils a signature. No fold makes a
+    line of blanks alone, which some take for the end of a header (RFC 5322 2.2.3, 3.2.2): where
+    blanks leave no other choice, a line stays longer. None stands within a character of UTF-8."""
 
     def __init__(self) -> None:
         self._held = b""

@@ -418,12 +418,9 @@ def check_priority(priority: int) -> None:
 
 def check_mailbox(address: str) -> None:
     """Refuse what is no Mailbox of RFC 5321 4.1.2 (non-ASCII: RFC 6531), dots anywhere in the local
-    part apart: what enters a queue is written into a next hop's dialogue.
-
-    Stricter than `check_address`, to which every stored envelope is held, so that a stricter
-    grammar makes no stored mail unreadable. Raises: InvalidMail (its text does not quote the
-    address).
-    """
+    part apart: what enters a queue is written into a next hop's dialogue. Stricter than
+    `check_address`, to which every stored envelope is held, so that a stricter grammar makes no
+    stored mail unreadable. Raises: InvalidMail (its text does not quote the address)."""
     if _ORDINARY_MAILBOX.fullmatch(address) or address.lower() == "postmaster":
         return
     check_address(address)

@@ -104,10 +104,8 @@ def in_seven_bits(
 ) -> Steps[list[bytes] | None]:
     """Return a mail, or a copy of one, in 7 bits, in pieces of at most about PIECE octets each,
     with lines of at most 998 octets where it was converted; None when it cannot be converted. The
-    content has CRLF at the end of each line, and must not change meanwhile.
-
-    It is done in steps, each of which looks at no more than about PIECE octets.
-    """
+    content has CRLF at the end of each line, and must not change meanwhile. It is done in steps,
+    each of which looks at no more than about PIECE octets."""
     conversion = _Conversion(content, is_copy=is_copy)
     whole = _EntityPlace("text/plain", (), 0, is_message=True)
     try:

@@ -48,11 +48,9 @@ def with_crlf(data: bytes) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """`header_size` counts the octets up to and including the blank line that ends the header; the
-    whole size where there is none within MAX_HEADER.
-
-    `longest_line` is 0 where no line is longer than MAX_LINE; `folds` is how often such lines
-    are folded in all. `is_terminated`: the last line has an end, or there is none.
-    """
+    whole size where there is none within MAX_HEADER. `longest_line` is 0 where no line is longer
+    than MAX_LINE; `folds` is how often such lines are folded in all. `is_terminated`: the last line
+    has an end, or there is none."""
 
     header_size: int
     has_8bit_header: bool = False

@@ -104,12 +104,10 @@ def _over(mark: Mark | None) -> Verdict | None:
 
 
 def deletes_bytes(mark: Mark) -> bool:
-    """Return whether no entry and no dead letter needs the bytes of a mail with this final mark.
-
-    A dead letter keeps them, to be requeued. A successor shares them, also when another successor
-    was withdrawn in its favour; an enqueue that withdraws deletes its bytes itself. After an
-    unknown ending another entry may need them.
-    """
+    """Return whether no entry and no dead letter needs the bytes of a mail with this final mark. A
+    dead letter keeps them, to be requeued. A successor shares them, also when another successor was
+    withdrawn in its favour; an enqueue that withdraws deletes its bytes itself. After an unknown
+    ending another entry may need them."""
     if mark.is_unknown:
         return False
     if mark.delivered_at is not None:

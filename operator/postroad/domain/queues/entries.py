@@ -239,12 +239,10 @@ class Mark:
 
     @property
     def is_final(self) -> bool:
-        """True if the entry needs nothing more: its slice may be drained, its message just acked.
-
-        A delivery does not finish a replacement, because the successor's mark must get the delivery
+        """True if the entry needs nothing more: its slice may be drained, its message just acked. A
+        delivery does not finish a replacement, because the successor's mark must get the delivery
         first. Of an unknown ending, only the release that wrote it knows whether its slice may be
-        drained.
-        """
+        drained."""
         if self.ending is not None and self.ending.kind is EndingKind.REPLACED:
             return self.published
         return self.ending is not None or self.delivered_at is not None

@@ -40,14 +40,11 @@ from postroad.errors import InvalidInput, KeyReused, UnreadableReference
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A message about one entry.
-
-    `claim`: another message about the same mail can exist, so a consumer takes a claim before it
-    transmits. A reference that names its own entry among `previous` is a repetition: the message
-    that it repeats can exist, and carries no claim. `crashes` counts how often a consumer crashed
-    while it had this entry. `envelope` is None when it was too large: the row has it, and the shape
-    with it.
-    """
+    """A message about one entry. `claim`: another message about the same mail can exist, so a
+    consumer takes a claim before it transmits. A reference that names its own entry among
+    `previous` is a repetition: the message that it repeats can exist, and carries no claim.
+    `crashes` counts how often a consumer crashed while it had this entry. `envelope` is None when
+    it was too large: the row has it, and the shape with it."""
 
     key: EntryKey
     mail_id: UUID

@@ -30,12 +30,9 @@ class Selectable(Protocol):
 @dataclass(frozen=True, slots=True)
 class Selector:
     """Selects mails. `Selector()` selects nothing, so that an accident does; `Selector.all()`
-    selects all.
-
-    `older_than` is the age since acceptance; `attribute` is a (name, value) pair; `sender=""` is
-    the null reverse-path; `domain` is compared in lower case; of `domains`, in lower case, one must
-    be that of a recipient.
-    """
+    selects all. `older_than` is the age since acceptance; `attribute` is a (name, value) pair;
+    `sender=""` is the null reverse-path; `domain` is compared in lower case; of `domains`, in lower
+    case, one must be that of a recipient."""
 
     enqueue_id: UUID | None = None
     name: str | None = None

@@ -89,12 +89,10 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportRules:
-    """Rules that an administrator decides about reports.
-
-    `delay_after`: the age at which a mail that waits is reported as delayed, once.
-    `reports_cleared`: whether a delivery behind such a report is reported.
-    `administrator`: the address for failures of mail with the null reverse-path.
-    """
+    """Rules that an administrator decides about reports. `delay_after`: the age at which a mail
+    that waits is reported as delayed, once. `reports_cleared`: whether a delivery behind such a
+    report is reported. `administrator`: the address for failures of mail with the null
+    reverse-path."""
 
     delay_after: timedelta = DELAY_REPORTED_AFTER
     reports_cleared: bool = False

@@ -74,11 +74,9 @@ def read_header(block: bytes) -> Header | None:
 @dataclass(slots=True, eq=False)
 class Segment:
     """A segment of this store. The next frame goes to `end`; the file has those up to `written`;
-    `file` is None until the lane's thread makes it.
-
-    The ordinal of an ENVELOPE counts those of its segment, and is the place of its garbage flag.
-    `live` maps ordinals to entries; `garbage` has the ordinals whose flags are not written yet.
-    """
+    `file` is None until the lane's thread makes it. The ordinal of an ENVELOPE counts those of its
+    segment, and is the place of its garbage flag. `live` maps ordinals to entries; `garbage` has
+    the ordinals whose flags are not written yet."""
 
     header: Header
     seed: int

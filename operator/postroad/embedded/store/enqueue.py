@@ -157,11 +157,9 @@ def accept_stored(
     engine: Engine, payload: bytes, leased: set[int]
 ) -> tuple[UUID, asyncio.Future[None]]:
     """Queue a mail that a receiver has stored and synced in a slot leased to it (receiver.py).
-    `payload`: the mail's ENVELOPE, without an enqueue id. `leased`: the receiver's slots.
-
-    Returns the enqueue id, and a future that is done when the mail is durable and queued.
-    Raises: InvalidInput when it is no new mail in such a slot, StoreFailed, QueueClosed.
-    """
+    `payload`: the mail's ENVELOPE, without an enqueue id. `leased`: the receiver's slots. Returns
+    the enqueue id, and a future that is done when the mail is durable and queued. Raises:
+    InvalidInput when it is no new mail in such a slot, StoreFailed, QueueClosed."""
     engine.check()
     if len(payload) > engine.options.largest_envelope + MAX_DOMAINS + ENVELOPE_BYTES:
         raise InvalidInput("the envelope is too large for one record")

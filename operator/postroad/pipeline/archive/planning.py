@@ -195,13 +195,11 @@ def new_gaps(
     step: timedelta,
     waits: bool,
 ) -> tuple[Gap, ...]:
-    """Return what was cleaned since the last run and is not in the lake as it ended.
-
-    `step` is the smallest slice window that the queue ever had, which divides all others. `waits`:
-    cleanup was still waiting for the archive when the slices were listed. Otherwise it may be under
-    way: it has deleted the records of slices in order, and not moved content start yet, so the gap
-    reaches to the first record that is left. A gap may hold slices without rows.
-    """
+    """Return what was cleaned since the last run and is not in the lake as it ended. `step` is the
+    smallest slice window that the queue ever had, which divides all others. `waits`: cleanup was
+    still waiting for the archive when the slices were listed. Otherwise it may be under way: it has
+    deleted the records of slices in order, and not moved content start yet, so the gap reaches to
+    the first record that is left. A gap may hold slices without rows."""
     first, before = limits.archived_through, limits.content_start
     if first is None or limits.browse_start is None:
         return ()

@@ -205,12 +205,10 @@ class ReasonCount:
 
 @dataclass(frozen=True, slots=True)
 class DestinationLine:
-    """Answers of one site about the recipients of one domain.
-
-    `outcomes` counts recipients; `classes` the refusals among them, by class. `deferred_mails`:
-    those of the domain that this site was the first to defer; `recovered`: those of them that were
-    delivered later, as far as the lake knows.
-    """
+    """Answers of one site about the recipients of one domain. `outcomes` counts recipients;
+    `classes` the refusals among them, by class. `deferred_mails`: those of the domain that this
+    site was the first to defer; `recovered`: those of them that were delivered later, as far as the
+    lake knows."""
 
     HEAD: ClassVar[tuple[str, ...]] = (
         "to", "site", "outcomes", "delivered", "deferred", "failed", "recovered", "classes",

@@ -53,11 +53,9 @@ class Shunned:
         source: SourceAddresses | None = None,
     ) -> ClientWire:
         """Connect to the first of several addresses that answers within `timeout`, each; those that
-        failed lately are tried last, those of a family that `source` has not are not tried.
-
-        Raises: ConnectionLost with the cause of the last failure; TooSlow where one address exists
-        and did not answer.
-        """
+        failed lately are tried last, those of a family that `source` has not are not tried. Raises:
+        ConnectionLost with the cause of the last failure; TooSlow where one address exists and did
+        not answer."""
         now = _now()
         self._until = {key: due for key, due in self._until.items() if due > now}
         order = sorted(addresses, key=lambda address: self._until.get(address, 0.0))

@@ -32,11 +32,9 @@ class CertificateRefused(InvalidInput):
 
 def verify(shown: Sequence[bytes], name: str, records: Sequence[TlsaRecord], now: datetime) -> None:
     """Check what a next hop showed, its own certificate first, in DER. Raises: CertificateRefused.
-
     A record of its own certificate (usage 3) alone decides: neither the name nor the time counts
     (RFC 7672 3.1.1). One of an authority (usage 2) makes that the only one that is trusted, and the
-    certificate must be for this name (3.1.2).
-    """
+    certificate must be for this name (3.1.2)."""
     try:
         certificates = [x509.load_der_x509_certificate(each) for each in shown[:MAX_CERTIFICATES]]
     except ValueError as error:

@@ -79,8 +79,7 @@ class Deliverer:
         `unrecorded` are those of them that `record` has not had, `untried` the reasons why other
         recipients were not attempted. They are not to come again before a `backoff` is over;
         `is_paced`: they come then, because limits by rate are why. Repeated until it succeeds.
-        Raises: QueueClosed, EntryLost.
-        """
+        Raises: QueueClosed, EntryLost."""
         if self.plan.soft_bounce:
             outcomes, unrecorded = softened(outcomes), softened(unrecorded)
         seconds = duration.total_seconds()
@@ -219,11 +218,9 @@ class Deliverer:
         *final: type[Exception],
     ) -> None:
         """Repeat an operation until it succeeds, because an outcome that is lost leads to a second
-        copy, and a report that is lost leaves its sender without notice.
-
-        The item stays leased meanwhile, so a worker whose queue is away soon dequeues no more.
-        Raises: QueueClosed, EntryLost, and errors that are `final`.
-        """
+        copy, and a report that is lost leaves its sender without notice. The item stays leased
+        meanwhile, so a worker whose queue is away soon dequeues no more. Raises: QueueClosed,
+        EntryLost, and errors that are `final`."""
         given_up: tuple[type[Exception], ...] = (QueueClosed, EntryLost, *final)
         pause = FIRST_PAUSE
         while True:
