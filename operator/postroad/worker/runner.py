@@ -74,7 +74,7 @@ class SchedulerRunner:
     flight; while they are, mails that wait long for a place on a connection are deferred, so that
     others are seen, and before that those of failing sites. None: no mail is, since all have one
     next hop. `gate`: what keeps jobs from the scheduler; None: nothing does. `suppressing`: which
-    recipients are not mailed; None: all are. """
+    recipients are not mailed; None: all are."""
 
     def __init__(
         self,

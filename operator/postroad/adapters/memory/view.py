@@ -6,15 +6,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
+from postroad.adapters.memory import tables
 from postroad.adapters.memory.broker import ClaimedObject
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.adapters.memory.tables import (
-    PAGE,
-    MemoryMarks,
-    MemorySharedState,
-    MemorySuppressionList,
-    within,
-)
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
 from postroad.domain.queues.references import KEY_LIFETIME
@@ -32,7 +26,7 @@ from postroad.ports.view import (
 )
 
 
-class MemoryView(MemoryMarks):
+class MemoryView(tables.MemoryMarks):
     """`View` of one process over `Tables`."""
 
     # Rows
@@ -61,7 +55,7 @@ class MemoryView(MemoryMarks):
         self, partition: Partition, now: datetime | None, after: UUID | None = None
     ) -> Counts:
         def effect() -> Counts:
-            found = within(self._tables.unexpired(), partition, after)
+            found = tables.within(self._tables.unexpired(), partition, after)
             return Counts.of((entry.traits for _, entry in found), now)
 
         return await self._step("count_rows", effect)
@@ -145,12 +139,12 @@ class MemoryView(MemoryMarks):
         return keyed
 
     @property
-    def shared_state(self) -> MemorySharedState:
-        return MemorySharedState(self._tables.entries, self._tables.clock, self._faults)
+    def shared_state(self) -> tables.MemorySharedState:
+        return tables.MemorySharedState(self._tables.entries, self._tables.clock, self._faults)
 
     @property
-    def suppression_list(self) -> MemorySuppressionList:
-        return MemorySuppressionList(self._tables.suppressed, self._faults)
+    def suppression_list(self) -> tables.MemorySuppressionList:
+        return tables.MemorySuppressionList(self._tables.suppressed, self._faults)
 
     # Limits and slices
 
@@ -215,7 +209,7 @@ class MemoryView(MemoryMarks):
 
     async def delete_rows(self, partition: Partition, written_before: datetime) -> None:
         def effect() -> None:
-            for key, _ in within(self._tables.rows, partition):
+            for key, _ in tables.within(self._tables.rows, partition):
                 if self._tables.written.get(key, written_before) <= written_before:
                     del self._tables.rows[key]
 
@@ -281,14 +275,14 @@ class MemoryView(MemoryMarks):
     async def erase_slices(self, starts: Sequence[datetime], buckets: int) -> AsyncIterator[int]:
         partitions = [Partition(start, bucket) for start in starts for bucket in range(buckets)]
         for each in partitions:
-            while page := within(self._tables.rows, each)[:PAGE]:
+            while page := tables.within(self._tables.rows, each)[: tables.PAGE]:
                 yield await self._step("erase_rows", partial(self._tables.erase_rows, page))
         for each in self._tables.marked().intersection(partitions):
             await self._step("erase_marks", partial(self._tables.erase_marks, each))
             yield 0
 
     async def erase_dead_letters(self) -> AsyncIterator[int]:
-        while page := sorted(self._tables.dead_letters)[:PAGE]:
+        while page := sorted(self._tables.dead_letters)[: tables.PAGE]:
             yield await self._step(
                 "erase_dead_letters", partial(self._tables.erase_dead_letters, page)
             )

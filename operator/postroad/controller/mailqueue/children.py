@@ -16,15 +16,7 @@ from postroad.controller.cluster.quotas import granted_workers
 from postroad.controller.credentials import check_address_key, check_certificate, read_credentials
 from postroad.controller.kubernetes.api import AUTOSCALED, AUTOSCALERS, DEPLOYMENT, Key
 from postroad.controller.kubernetes.drift import ApplyResponses, hash_in
-from postroad.controller.mailqueue.applying import (
-    CONDITION_OF,
-    AppliedPart,
-    ChildName,
-    Found,
-    WantedPart,
-    apply_parts,
-    find_children,
-)
+from postroad.controller.mailqueue import applying
 from postroad.controller.mailqueue.pipeline_runs import refused, report_pipeline
 from postroad.controller.mailqueue.plan import WorkloadsPlan
 from postroad.controller.pods.delivery_files import read_of_workers
@@ -68,7 +60,7 @@ def pending_report(spec: MailQueueSpec) -> Report:
 
 
 def workloads_report(
-    plan: WorkloadsPlan, parts: Sequence[AppliedPart], certificate: Finding
+    plan: WorkloadsPlan, parts: Sequence[applying.AppliedPart], certificate: Finding
 ) -> Report:
     """Return the report about pods that were applied. `certificate`: whether the intake can serve
     TLS with its own."""
@@ -149,7 +141,7 @@ def shortage(deployment: Mapping[str, Any], wanted: int, what: str) -> str | Non
     return message
 
 
-def _rewritten(parts: Sequence[AppliedPart], component: str) -> list[str]:
+def _rewritten(parts: Sequence[applying.AppliedPart], component: str) -> list[str]:
     """Return what another process rewrites of a component, and of what all pods share."""
     return [
         each.rewritten
@@ -243,7 +235,7 @@ class QueueChildren:
         self._upgrades.end(queue)
 
     async def make(
-        self, plan: WorkloadsPlan, expected: Collection[ChildName], *, configured: bool
+        self, plan: WorkloadsPlan, expected: Collection[applying.ChildName], *, configured: bool
     ) -> Report:
         """Apply the children once the queue has a configuration, because workers before would only
         fail; after that also while a server is away. `expected`: those that are there unless
@@ -271,31 +263,31 @@ class QueueChildren:
         return report + (jobs if refusal.is_good else replace(jobs, findings=[refused(refusal)]))
 
     async def _apply(
-        self, plan: WorkloadsPlan, expected: Collection[ChildName]
-    ) -> Sequence[AppliedPart]:
+        self, plan: WorkloadsPlan, expected: Collection[applying.ChildName]
+    ) -> Sequence[applying.AppliedPart]:
         queue = plan.queue
-        versions, found = plan.tls_versions, Found()
+        versions, found = plan.tls_versions, applying.Found()
         async with attempt(QUEUE) as read:
             if versions is None:
                 pods = await read_credentials(self._reads, queue.name.namespace, plan.servers)
                 versions = pods.tls_versions
-            found = await find_children(self._api, queue)
+            found = await applying.find_children(self._api, queue)
         if not read.finding.is_good:
-            return [AppliedPart(QUEUE, failed=read.finding)]
+            return [applying.AppliedPart(QUEUE, failed=read.finding)]
         image = queue.spec.image or self._image
         context = PodContext(plan.servers, image, versions, self._pipeline)
-        wanted = [await self._wanted(queue, context, each, found) for each in CONDITION_OF]
-        return await apply_parts(self._api, queue, wanted, found, expected, self._answers)
+        wanted = [await self._wanted(queue, context, each, found) for each in applying.CONDITION_OF]
+        return await applying.apply_parts(self._api, queue, wanted, found, expected, self._answers)
 
     async def _wanted(
-        self, queue: Queue, context: PodContext, component: str, found: Found
-    ) -> WantedPart:
+        self, queue: Queue, context: PodContext, component: str, found: applying.Found
+    ) -> applying.WantedPart:
         """Return what to apply of a component, once the Secrets and ConfigMaps that it names are
         there."""
         spec, namespace = queue.spec, queue.name.namespace
         place = DEPLOYMENT.name, f"{queue.name.name}-{component}"
         present, waits, children = found.get(place), False, list[Child]()
-        async with attempt(CONDITION_OF[component]) as attempted:
+        async with attempt(applying.CONDITION_OF[component]) as attempted:
             if component == WORKER and spec.workers:
                 versions = await read_of_workers(self._reads, queue, spec.workers)
                 versions = {**(context.tls_versions or {}), **versions}
@@ -315,4 +307,4 @@ class QueueChildren:
                 )
         failed = None if attempted.finding.is_good else attempted.finding
         stays = {place: present} if present is not None and waits else {}
-        return WantedPart(component, children, stays, failed)
+        return applying.WantedPart(component, children, stays, failed)

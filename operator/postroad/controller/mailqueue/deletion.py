@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
+from postroad import errors
 from postroad.controller.cluster.claims import QueueClaims
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.finalizers import Finalizers
@@ -58,14 +59,6 @@ from postroad.controller.status.status import Report, composed
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
 from postroad.distributed.maintenance.erasure import Erasable, Erasure, Part
 from postroad.domain.values.instants import format_duration
-from postroad.errors import (
-    InvalidQueueName,
-    KubernetesError,
-    PostroadError,
-    QueueNotFound,
-    ResourceConflict,
-    ServerError,
-)
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
 
@@ -122,7 +115,7 @@ class Deletion:
         """Carry on a deletion; return after how long to continue, None when it is over."""
         try:
             return await self._proceed(found)
-        except KubernetesError as error:
+        except errors.KubernetesError as error:
             if ends_reconcile(error):
                 raise
             return await self._refused(found, error)
@@ -135,14 +128,14 @@ class Deletion:
         try:
             queue = Queue.of(found)
             cluster = await self._clusters.for_deletion(queue)
-        except InvalidQueueName:  # nothing was ever made under this name
+        except errors.InvalidQueueName:  # nothing was ever made under this name
             await self._finalizers.remove(MAIL_QUEUE, found)
             return None
         except ValidationError as error:
             return await self._stopped(found, progress, invalid_fields(error))
-        except ResourceConflict as error:  # another claimant has all of it
+        except errors.ResourceConflict as error:  # another claimant has all of it
             return await self._end(found, "", progress.left_to_others(why(error)))
-        except PostroadError as error:
+        except errors.PostroadError as error:
             if ends_reconcile(error):
                 raise
             return await self._stopped(found, progress, why(error))
@@ -157,7 +150,7 @@ class Deletion:
                 return ASKED_AGAIN
             if after := await self._waits_for_pods(found, plan.workloads.queue):
                 return after
-            with suppress(ServerError):  # reconciles of the QueueCluster try again
+            with suppress(errors.ServerError):  # reconciles of the QueueCluster try again
                 await self._logins.delete(plan.broker)
         if self._stepping >= AT_ONCE:
             return timedelta(seconds=1)
@@ -227,9 +220,9 @@ class Deletion:
             size = (await self._engines.metrics(place))["size"]
         except TimeoutError:
             return True, "mails may wait: Cassandra did not count them in time"
-        except QueueNotFound:
+        except errors.QueueNotFound:
             return False, "mails may wait, and the configuration history is gone"
-        except PostroadError as error:
+        except errors.PostroadError as error:
             return error.transient, f"mails may wait; they could not be counted: {why(error)}"
         if not size:
             return False, None
@@ -240,7 +233,7 @@ class Deletion:
         after how long to look again, None when there is nothing to wait for."""
         try:
             pods = await self._end_pods(queue)
-        except KubernetesError as error:
+        except errors.KubernetesError as error:
             if ends_reconcile(error):
                 raise
             return None if is_forced(found) else await self._refused(found, error)
@@ -285,7 +278,7 @@ class Deletion:
         await self._report(found, BLOCKED, message)
         return LATEST
 
-    async def _refused(self, found: Object, error: KubernetesError) -> timedelta:
+    async def _refused(self, found: Object, error: errors.KubernetesError) -> timedelta:
         """Report what the API server did not do."""
         message = f"{why(error)}; {self._how_to_force(found)}"
         await self._report(found, BLOCKED, message, is_stuck=not error.transient)
@@ -305,7 +298,7 @@ class Deletion:
         if orphan.left:
             try:
                 await self._orphans.add(orphan)
-            except KubernetesError as error:
+            except errors.KubernetesError as error:
                 if ends_reconcile(error):
                     raise
                 if not await self._stays_unlisted(found, orphan, why(error)):
@@ -329,7 +322,9 @@ class Deletion:
         waits = now - self._unlisted.setdefault(uid, now)
         try:
             await self._report(found, BLOCKED, message, also=[listed])
-        except KubernetesError as refused:  # a status that is refused too must not hold it for ever
+        except (
+            errors.KubernetesError
+        ) as refused:  # a status that is refused too must not hold it for ever
             if ends_reconcile(refused):
                 raise
         if waits >= UNLISTED:

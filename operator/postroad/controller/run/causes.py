@@ -10,17 +10,10 @@ that refers to it. The class of a QueueCluster cannot be changed. Source: ADR 00
 from collections.abc import Mapping
 from typing import Any
 
+from postroad.controller import reads
 from postroad.controller.kubernetes.actions import log_unexpected
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, Key, has_finalizer
 from postroad.controller.mailqueue.deletion_progress import answers
-from postroad.controller.reads import (
-    OWN,
-    Indexes,
-    WatchedKubernetes,
-    key_of,
-    owner_of,
-    version_of,
-)
 from postroad.controller.run.workqueue import Urgency, Workqueue
 from postroad.controller.spec.cluster import DEFAULT_CLASS, class_of_cluster
 from postroad.controller.spec.queue_resource import adopted_by, asks_to_rotate, cluster_of
@@ -34,7 +27,9 @@ Fingerprint = tuple[tuple[object, ...], tuple[object, ...]]
 class Causes:
     """Queues resources for a reconcile by the events of the watches."""
 
-    def __init__(self, api: WatchedKubernetes, indexes: Indexes, work: Workqueue[Key]) -> None:
+    def __init__(
+        self, api: reads.WatchedKubernetes, indexes: reads.Indexes, work: Workqueue[Key]
+    ) -> None:
         self._api = api
         self._indexes = indexes
         self._work = work
@@ -60,16 +55,16 @@ class Causes:
         MailQueue or QueueCluster itself, the owner of a child. `routine`: it was there when the
         watch began."""
         if not gone:
-            version_of(body)  # raises before an index has what no read could put in order
+            reads.version_of(body)  # raises before an index has what no read could put in order
         self._indexes.put(body, gone=gone)
         self._api.notice(body, gone=gone)
-        if kind in OWN:
+        if kind in reads.OWN:
             self._on_own(kind, body, gone=gone, routine=routine)
-        elif (owner := owner_of(body)) is not None and not routine:
+        elif (owner := reads.owner_of(body)) is not None and not routine:
             self._work.add(owner, Urgency.CHILD)
 
     def _on_own(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
-        key = key_of(body)
+        key = reads.key_of(body)
         before = self._fingerprints.pop(key, None)
         if gone:
             self._deleted[key] = body
@@ -129,7 +124,7 @@ def pipeline_role(operator_class: str) -> str:
 class OperatorClass:
     """The class of this operator."""
 
-    def __init__(self, name: str, api: Kubernetes, indexes: Indexes) -> None:
+    def __init__(self, name: str, api: Kubernetes, indexes: reads.Indexes) -> None:
         self._name = name
         self._api = api
         self._indexes = indexes

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
+from postroad.controller import reads
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.facts import ClusterFacts, secrets_of
 from postroad.controller.cluster.finalizers import Finalizers
@@ -33,15 +34,6 @@ from postroad.controller.mailqueue.queue_metrics import Engines, MetricsSchedule
 from postroad.controller.mailqueue.queues import Queues
 from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
 from postroad.controller.pods.upgrades import Upgrades
-from postroad.controller.reads import (
-    OWN,
-    WATCHED,
-    Absences,
-    Indexes,
-    RememberedReads,
-    WatchedKubernetes,
-    key_of,
-)
 from postroad.controller.run.causes import Causes, OperatorClass, pipeline_role
 from postroad.controller.run.workqueue import TASKS, Urgency, Workqueue
 from postroad.controller.spec.cluster import DEFAULT_CLASS, pace_of
@@ -108,17 +100,17 @@ class Controller:
         randomness: Randomness,
     ) -> None:
         namespaces, operator_class = options.namespaces, options.operator_class
-        self.indexes = Indexes()
+        self.indexes = reads.Indexes()
         self._certain = api
-        self._api = watched = WatchedKubernetes(api, self.indexes, namespaces)
+        self._api = watched = reads.WatchedKubernetes(api, self.indexes, namespaces)
         self._clock = clock
         self._randomness = randomness
         self._engines = Engines(clock, randomness)
         self._intervals = options.intervals
         self._schedule = MetricsSchedule()
-        self._reads = RememberedReads(api, clock)
+        self._reads = reads.RememberedReads(api, clock)
         self._connections = Connections(connect)
-        self._absences = Absences(clock)
+        self._absences = reads.Absences(clock)
         self._clusters = Clusters(
             watched,
             self._connections,
@@ -355,7 +347,7 @@ class Controller:
         for each in queues:
             namespace = each["metadata"]["namespace"]
             if known.version(uid, namespace) != before[namespace]:
-                self._work.add(key_of(each), Urgency.ROUTINE)
+                self._work.add(reads.key_of(each), Urgency.ROUTINE)
 
     def _forget_others(self, key: Key, found: Object | None) -> None:
         """Forget a resource that is gone, also when another one has its name since."""
@@ -431,10 +423,10 @@ async def follow(
 ) -> None:
     """Follow all kinds, in these namespaces or in all, until cancelled; set `indexed` once the
     indexes have all objects that there were at the begin."""
-    left = {(kind, each) for kind in WATCHED for each in namespaces or (None,)}
+    left = {(kind, each) for kind in reads.WATCHED for each in namespaces or (None,)}
 
     async def follow_kind(kind: Kind, namespace: str | None) -> None:
-        labels = "" if kind in OWN else f"{MANAGED_BY}=postroad"
+        labels = "" if kind in reads.OWN else f"{MANAGED_BY}=postroad"
         async for happened, body in api.watch(kind, namespace, labels):
             if happened == COMPLETE:
                 left.discard((kind, namespace))

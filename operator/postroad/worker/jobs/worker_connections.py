@@ -55,7 +55,7 @@ class WorkerConnections:
     an event loop.  A connection sends the end of a mail once those are recorded that were delivered
     over it, or over one that ended before it opened: else one that a next hop closes behind each
     mail would leave ever more without a record. So a process that is killed repeats no more mails
-    than it may have connections, and as many series of chunks where mail goes so. """
+    than it may have connections, and as many series of chunks where mail goes so."""
 
     def __init__(
         self,
