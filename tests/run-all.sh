@@ -2,7 +2,7 @@
 # Every test, in two runs side by side: those that share the real servers one after the other, and
 # meanwhile those that need none, or only an API server of their own. Most of either is waiting.
 # Tests that start servers of their own, or Spark, go to the run that is free for them first.
-# Usage: run-all.sh PYTHON. With POSTROAD_TEST_AGAIN set, what failed is run once more, alone.
+# Usage: run-all.sh PYTHON.
 set -u
 python=$1
 shared=${SHARED_TESTS:-tests/contract tests/integration tests/e2e}
@@ -21,16 +21,11 @@ run() { # NAME ARGUMENT...
     ${polite:-} "$python" -m pytest --durations=15 --durations-min=5 -o cache_dir=".pytest_cache/$name" "$@"
 }
 
-run_twice() { # NAME ARGUMENT...
-    run "$@" && return
-    test -n "${POSTROAD_TEST_AGAIN:-}" && run "$@" --last-failed
-}
-
 run_own() { # the folders of `own` that no run has taken yet
     status=0
     for folder in $own; do
         mkdir "build/taken/$(basename "$folder")" 2>/dev/null || continue
-        if ! run_twice "$(basename "$folder")" "$folder"; then
+        if ! run "$(basename "$folder")" "$folder"; then
             status=1
         elif test "$folder" = tests/integration/stack; then
             mkdir -p "${stack_passed%/*}" && : >"$stack_passed"
@@ -44,14 +39,14 @@ mkdir -p build/taken
 export POSTROAD_TEST_REPLY_STREAMS=2500 POSTROAD_TEST_CONNECTION_RUNS=1000 # too many for `make unit`
 (
     polite="nice -n 5" # the others are watched by the clock
-    run_twice apart $apart
+    run apart $apart
     apart_status=$?
     polite=
     run_own && exit $apart_status
 ) >build/tests-apart.log 2>&1 &
 apart_pid=$!
 trap 'kill $apart_pid 2>/dev/null' INT TERM
-run_twice shared $shared $(printf -- '--ignore=%s ' tests/integration/stack $own)
+run shared $shared $(printf -- '--ignore=%s ' tests/integration/stack $own)
 shared_status=$?
 run_own || shared_status=1
 wait $apart_pid
