@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 import stack
 from postroad.adapters.kubernetes.api_requests import load_access
@@ -21,22 +23,28 @@ from support.running_operator import Running
 @pytest.fixture(scope="session")
 def kubeconfig() -> Iterator[Path]:
     """The administrator's access to an API server alone: no pod ever runs there, and no other
-    operator than the test's own. One that ran before is left running."""
+    operator than the test's own, with the CRDs installed. One that ran before is left running."""
     running = stack.Stack(environment={})
     server = running.server("apiserver")
     assert isinstance(server, ControlPlane)
     ran_before = server.state() is State.RUNNING
     running.up([server.name])
+    asyncio.run(_install_crds(server.kubeconfig))
     yield server.kubeconfig
     if not ran_before:
         running.down([server.name])
 
 
-@pytest.fixture
-async def api(kubeconfig: Path) -> AsyncIterator[ApiServer]:
-    """The API server, as its administrator, with the CRDs installed."""
+async def _install_crds(kubeconfig: Path) -> None:
     server = ApiServer(load_access(kubeconfig), FIELD_MANAGER)
     await install_crds(server)
+    await server.close()
+
+
+@pytest.fixture
+async def api(kubeconfig: Path) -> AsyncIterator[ApiServer]:
+    """The API server, as its administrator."""
+    server = ApiServer(load_access(kubeconfig), FIELD_MANAGER)
     yield server
     await server.close()
 
@@ -45,6 +53,21 @@ async def api(kubeconfig: Path) -> AsyncIterator[ApiServer]:
 async def namespace(api: ApiServer) -> AsyncIterator[str]:
     """A namespace of the test's own."""
     async with new_namespace(api) as name:
+        yield name
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lasting_api(kubeconfig: Path) -> AsyncIterator[ApiServer]:
+    """The API server for fixtures of a module, in the event loop of these."""
+    server = ApiServer(load_access(kubeconfig), FIELD_MANAGER)
+    yield server
+    await server.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lasting_namespace(lasting_api: ApiServer) -> AsyncIterator[str]:
+    """A namespace for all tests of a module."""
+    async with new_namespace(lasting_api) as name:
         yield name
 
 

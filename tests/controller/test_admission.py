@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from contract.admission_contract import AdmissionContract
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.kubernetes.api import API_VERSION, MAIL_QUEUE
+from postroad.controller.kubernetes.api import API_VERSION, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import KubernetesError
 from support.resources import mail_queue
 
 pytestmark = pytest.mark.needs("kubernetes")
+
+
+@pytest.fixture
+async def namespace(api: ApiServer, lasting_namespace: str) -> AsyncIterator[str]:
+    """The module's namespace, emptied after each test: to remove one, the API server looks for
+    objects of every kind."""
+    yield lasting_namespace
+    for kind in (MAIL_QUEUE, QUEUE_CLUSTER):
+        await api.call("DELETE", f"{kind.prefix}/namespaces/{lasting_namespace}/{kind.plural}")
 
 
 class TestAdmission(AdmissionContract):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import CONFIG_MAP, FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
@@ -29,8 +30,15 @@ NO_CONFIG_MAP = "no params found"
 
 
 @pytest.fixture
-async def policies(api: ApiServer, namespace: str) -> AsyncIterator[None]:
-    """The policies, for this test's namespace, once they are in force."""
+def namespace(lasting_namespace: str) -> str:
+    """The module's namespace: policies come into force, and out of it, within seconds."""
+    return lasting_namespace
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def policies(lasting_api: ApiServer, lasting_namespace: str) -> AsyncIterator[None]:
+    """The policies, for the module's namespace, once they are in force."""
+    api, namespace = lasting_api, lasting_namespace
     template = {"spec": {"serviceAccountName": "another"}}
     await api.create(MAIL_QUEUE, with_template(namespace, template, BEFORE))
     # Kubernetes does not read ConfigMaps again once no policy was left that has one: these stay.
@@ -131,7 +139,7 @@ async def test_a_template_may_place_pods_and_give_them_resources(
     containers = [{"name": "worker", "resources": resources}]
     template = {"spec": {"nodeSelector": {"disk": "fast"}, "containers": containers}}
 
-    assert await api.create(MAIL_QUEUE, with_template(namespace, template))
+    assert await api.create(MAIL_QUEUE, with_template(namespace, template, "placed"))
     assert await api.create(MAIL_QUEUE, mail_queue(namespace, "without-workers"))
     job = {"spec": {"containers": [{"name": "pipeline", "resources": resources}]}}
     pipeline = {"template": job}
@@ -227,11 +235,7 @@ async def test_what_is_listed_or_in_a_secret_is_let_in(api: ApiServer, namespace
 
     assert await api.create(
         MAIL_QUEUE,
-        mail_queue(
-            namespace,
-            image=LISTED_IMAGE,
-            delivery=delivery,
-        ),
+        mail_queue(namespace, "listed", image=LISTED_IMAGE, delivery=delivery),
     )
 
 
