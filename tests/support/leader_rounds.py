@@ -32,7 +32,9 @@ TAKEOVER_SECONDS = 20.0
 PATIENCE_SECONDS = 120.0
 """How long an operator may take at the most to have an effect, on a machine that is busy."""
 
-SUSPENDED_SECONDS = 60.0
+SUSPENDED_SECONDS = 30.0
+"""Two lifetimes of the Lease."""
+
 ENDS_SECONDS = 30.0
 """How long a process that lost its Lease may run."""
 

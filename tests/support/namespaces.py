@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 from uuid import uuid4
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+
+T = TypeVar("T")
 
 NO_FINALIZERS = {"metadata": {"finalizers": None}}
 
@@ -31,13 +34,13 @@ async def new_namespace(api: ApiServer) -> AsyncIterator[str]:
 
 
 async def side_by_side(
-    api: ApiServer, cases: Iterable[int], scene: Callable[[ApiServer, str, int], Awaitable[None]]
+    api: ApiServer, cases: Iterable[T], scene: Callable[[ApiServer, str, T], Awaitable[None]]
 ) -> None:
     """Play a scene for each case in a namespace of its own, a few at once: most of it waits, as for
     the Lease of an operator that is gone. Raises: what failed, each with its case."""
     free = asyncio.Semaphore(SIDE_BY_SIDE)
 
-    async def play(case: int) -> None:
+    async def play(case: T) -> None:
         async with free, new_namespace(api) as namespace:
             try:
                 await scene(api, namespace, case)
