@@ -95,75 +95,78 @@ async def test_wrong_credentials_are_one_event_and_no_hot_loop(operator: Running
     assert "another" not in repr(operator.settings[-1])
 
 
-@pytest.mark.parametrize(
-    ("server", "condition", "others"),
-    [
-        ("broker", "BrokerReady", ("ViewReady", "BlobsReady", "ConfigurationAccepted")),
-        ("view", "ViewReady", ("BrokerReady", "BlobsReady")),
-        ("blobs", "BlobsReady", ("BrokerReady", "ViewReady", "ConfigurationAccepted")),
-    ],
-)
 async def test_a_condition_names_a_server_that_is_away_and_the_children_stay(
-    operator: Running, server: str, condition: str, others: tuple[str, ...]
+    operator: Running,
 ) -> None:
     await operator.apply_cluster()
     await operator.apply(mail_queue(operator.namespace, workers=workers()))
     await operator.until_ready()
     before = await operator.status()
 
-    operator.faults.plan = away(server)
-    await operator.change({"workers": workers() | {"concurrency": 9}})
-    conditions = await operator.until(lambda found: found[condition]["status"] == "False")
+    for server, condition, concurrency, others in (
+        ("broker", "BrokerReady", 9, ("ViewReady", "BlobsReady", "ConfigurationAccepted")),
+        ("view", "ViewReady", 10, ("BrokerReady", "BlobsReady")),
+        ("blobs", "BlobsReady", 11, ("BrokerReady", "ViewReady", "ConfigurationAccepted")),
+    ):
+        operator.faults.plan = away(server)
+        await operator.change({"workers": workers() | {"concurrency": concurrency}})
+        conditions = await operator.until(
+            lambda found, which=condition: found[which]["status"] == "False"  # type: ignore[misc]
+        )
 
-    assert conditions[condition]["reason"].endswith("Unavailable")
-    assert conditions["Reconciling"]["status"] == "True"
-    assert {conditions[each]["status"] for each in others} == {"True"}
-    assert (await operator.configuration_of_pods())["POSTROAD_WORKER_CONCURRENCY"] == "9"
-    status = await operator.status()
-    assert status["configuration"] == before["configuration"]
-    assert status["history"] == before["history"]
-    assert status["size"] == 0
+        assert conditions[condition]["reason"].endswith("Unavailable")
+        assert conditions["Reconciling"]["status"] == "True"
+        assert {conditions[each]["status"] for each in others} == {"True"}
+        of_pods = await operator.configuration_of_pods()
+        assert of_pods["POSTROAD_WORKER_CONCURRENCY"] == str(concurrency)
+        status = await operator.status()
+        assert status["configuration"] == before["configuration"]
+        assert status["history"] == before["history"]
+        assert status["size"] == 0
 
-    operator.faults.plan = no_fault
-    await operator.until_ready()
+        operator.faults.plan = no_fault
+        await operator.until_ready()
 
 
-@pytest.mark.parametrize(
-    ("template", "reason", "said"),
-    [
-        (
-            {"spec": {"containers": [{"name": "worker", "resources": {"limits": {"cpu": "x"}}}]}},
-            "KubernetesRefused",
-            "quantities must match",
-        ),
-        (
-            {"spec": {"containers": [{"name": "worker", "livenessProbe": {"httpGt": {}}}]}},
-            "KubernetesRefused",
-            "httpGt",
-        ),
-        ({"spec": {"containers": None}}, "KubernetesRefused", "containers"),
-        (
-            {"spec": {"containers": [{"name": "worker", "securityContext": {"capabilities": []}}]}},
-            "InvalidSpec",
-            "securityContext.capabilities must be an object",
-        ),
-    ],
-    ids=str,
-)
-async def test_a_malformed_template_is_reported_once_and_stalls(
-    operator: Running, template: dict[str, Any], reason: str, said: str
-) -> None:
+MALFORMED: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"spec": {"containers": [{"name": "worker", "resources": {"limits": {"cpu": "x"}}}]}},
+        "KubernetesRefused",
+        "quantities must match",
+    ),
+    (
+        {"spec": {"containers": [{"name": "worker", "livenessProbe": {"httpGt": {}}}]}},
+        "KubernetesRefused",
+        "httpGt",
+    ),
+    ({"spec": {"containers": None}}, "KubernetesRefused", "containers"),
+    (
+        {"spec": {"containers": [{"name": "worker", "securityContext": {"capabilities": []}}]}},
+        "InvalidSpec",
+        "securityContext.capabilities must be an object",
+    ),
+]
+"""Templates of workers, with the reason and the message of the condition."""
+
+
+async def test_a_malformed_template_is_reported_once_and_stalls(operator: Running) -> None:
     await operator.apply_cluster()
-    await operator.apply(mail_queue(operator.namespace, workers=workers() | {"template": template}))
-    conditions = await operator.until(lambda found: found["WorkersReady"]["status"] == "False")
+    names = [f"malformed-{number}" for number in range(len(MALFORMED))]
+    for name, (template, _, _) in zip(names, MALFORMED, strict=True):
+        malformed = workers() | {"template": template}
+        await operator.apply(mail_queue(operator.namespace, name, workers=malformed))
 
-    assert conditions["WorkersReady"]["reason"] == reason
-    assert said in conditions["WorkersReady"]["message"]
-    assert conditions["Stalled"]["status"] == "True"
-    assert conditions["ConfigurationAccepted"]["status"] == "True"
+    for name, (_, reason, said) in zip(names, MALFORMED, strict=True):
+        conditions = await operator.until(
+            lambda found: found["WorkersReady"]["status"] == "False", name
+        )
+        assert conditions["WorkersReady"]["reason"] == reason
+        assert said in conditions["WorkersReady"]["message"]
+        assert conditions["Stalled"]["status"] == "True"
+        assert conditions["ConfigurationAccepted"]["status"] == "True"
 
-    await operator.change({"workers": {"template": None}})
-    await operator.until_ready()
+        await operator.change({"workers": {"template": None}}, name)
+        await operator.until_ready(name)
 
 
 async def test_an_object_of_a_childs_name_with_another_owner_stays(operator: Running) -> None:
