@@ -13,6 +13,7 @@ import pytest
 
 import servers as names
 from integration.faults.conftest import SERVERS, Victims, bounded, recovered
+from postroad.bootstrap.cluster import connect
 from postroad.domain.queues.names import QueueName
 from postroad.errors import (
     BlobsUnavailable,
@@ -60,66 +61,84 @@ async def well(connected: Servers) -> None:
             raise each.error
 
 
-SILENT = pytest.mark.parametrize(
-    ("server", "error"),
-    [
-        ("cassandra", ViewUnavailable),
-        ("rabbitmq", BrokerUnavailable),
-        ("s3", BlobsUnavailable),
-    ],
-    ids=["cassandra", "rabbitmq", "s3"],
-)
+ERRORS: dict[str, type[ServerError]] = {
+    "cassandra": ViewUnavailable,
+    "rabbitmq": BrokerUnavailable,
+    "s3": BlobsUnavailable,
+}
 
 
-@SILENT
+async def of_each_server(
+    scene: Callable[[str, type[ServerError]], Coroutine[Any, Any, None]],
+) -> None:
+    """Play a scene for each server, side by side: most of it waits for timeouts."""
+    async with asyncio.TaskGroup() as scenes:
+        for server, error in ERRORS.items():
+            scenes.create_task(scene(server, error), name=server)
+
+
 async def test_a_server_that_stands_still_is_an_error_and_is_used_again_when_it_goes_on(
-    victims: Victims, connected: Servers, server: str, error: type[ServerError]
+    victims: Victims, connected: Servers
 ) -> None:
-    use = await use_of(server, connected)
-    await use()
+    async def scene(server: str, error: type[ServerError]) -> None:
+        use = await use_of(server, connected)
+        await use()
 
-    await victims.pause(server)
-    for _ in range(3):
-        with pytest.raises(error) as raised:
-            await bounded(use())
-        assert raised.value.transient
-    await victims.resume(server)
+        await victims.pause(server)
+        for _ in range(2):
+            with pytest.raises(error) as raised:
+                await bounded(use())
+            assert raised.value.transient
+        await victims.resume(server)
 
-    await recovered(use)
+        await recovered(use)
+
+    await of_each_server(scene)
 
 
-@SILENT
 async def test_a_server_that_was_killed_is_an_error_and_is_used_again_when_it_is_back(
-    victims: Victims, connected: Servers, server: str, error: type[ServerError]
+    victims: Victims, connected: Servers
 ) -> None:
-    use = await use_of(server, connected)
-    await use()
+    """By those that used it before, and by one that meets it away from the start."""
+    later = connect(victims.settings)
 
-    await victims.kill(server)
-    for _ in range(3):
-        with pytest.raises(error):
-            await bounded(use())
-    await victims.up(server)
+    async def scene(server: str, error: type[ServerError]) -> None:
+        use = await use_of(server, connected)
+        await use()
 
-    await recovered(use)
+        await victims.kill(server)
+        for _ in range(2):
+            with pytest.raises(error):
+                await bounded(use())
+        found = await bounded(later.check())
+        assert isinstance(found[server].error, error)
+        await victims.up(server)
+
+        await recovered(use)
+
+    await of_each_server(scene)
+    await recovered(lambda: well(later))
+    await bounded(later.close())
 
 
-@SILENT
 async def test_many_requests_at_a_server_that_stands_still_all_end(
-    victims: Victims, connected: Servers, server: str, error: type[ServerError]
+    victims: Victims, connected: Servers
 ) -> None:
-    use = await use_of(server, connected)
-    await use()
+    async def scene(server: str, error: type[ServerError]) -> None:
+        use = await use_of(server, connected)
+        await use()
 
-    await victims.pause(server)
-    ended = await bounded(asyncio.gather(*(use() for _ in range(64)), return_exceptions=True))
-    await victims.resume(server)
+        await victims.pause(server)
+        ended = await bounded(asyncio.gather(*(use() for _ in range(64)), return_exceptions=True))
+        await victims.resume(server)
 
-    assert {type(each) for each in ended} == {error}
-    await recovered(use)
+        assert {type(each) for each in ended} == {error}
+        await recovered(use)
+
+    await of_each_server(scene)
 
 
-@SILENT
+@pytest.mark.parametrize(("server", "error"), ERRORS.items(), ids=ERRORS)
 @pytest.mark.parametrize("brief", [False, True])
 async def test_a_check_names_the_server_that_stands_still(
     victims: Victims, connected: Servers, server: str, error: type[ServerError], brief: bool
@@ -132,19 +151,6 @@ async def test_a_check_names_the_server_that_stands_still(
 
     assert type(found[server].error) is error
     assert {name for name, each in found.items() if each.error is not None} == {server}
-
-
-@SILENT
-async def test_a_server_that_is_away_from_the_start_is_used_once_it_is_there(
-    victims: Victims, connected: Servers, server: str, error: type[ServerError]
-) -> None:
-    await victims.kill(server)
-    found = await bounded(connected.check())
-    assert isinstance(found[server].error, error)
-
-    await victims.up(server)
-
-    await recovered(lambda: well(connected))
 
 
 async def _all(broker: Broker, count: int, until: asyncio.Event) -> set[bytes]:
