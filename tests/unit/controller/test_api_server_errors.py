@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -110,6 +111,7 @@ async def reached(op: RunningController, last: str) -> None:
         await move(20)
 
 
+@cache
 def requests_of(step: str) -> list[str]:
     """Return the kinds of requests of a step, as `VERB KIND`."""
     found: set[str] = set()
@@ -126,22 +128,29 @@ def requests_of(step: str) -> list[str]:
     return sorted(found)
 
 
-async def outcome(step: str) -> dict[str, Any]:
-    async with running_controller() as op:
-        await reached(op, step)
-        await STEPS[step](op)
-        await move(60)
-        return state(op)
+@cache
+def outcome(step: str) -> dict[str, Any]:
+    """Return what there is after a step without errors."""
+    found: dict[str, Any] = {}
+
+    async def scene() -> None:
+        async with running_controller() as op:
+            await reached(op, step)
+            await STEPS[step](op)
+            await move(60)
+            found.update(state(op))
+
+    run(scene())
+    return found
 
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("step", STEPS)
 def test_error_of_the_api_server_shows_in_the_status_until_it_ends(step: str, error: str) -> None:
-    requests = requests_of(step)
+    requests, wanted = requests_of(step), outcome(step)
     assert requests
 
     async def scene(request: str) -> None:
-        wanted = await outcome(step)
         async with running_controller() as op:
             await reached(op, step)
             plant(op, request, ERRORS[error])
