@@ -19,17 +19,14 @@ from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.entries import PurgeWatermark
 from postroad.domain.values.instants import AgreedTime
-from postroad.ports.view import DeadLetter, Record, TableOptions, View
+from postroad.ports.view import DeadLetter, Record, View
+from support.keyspaces import keyspace
+
+__all__ = ["keyspace"]
 
 pytestmark = pytest.mark.needs("cassandra")
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-OPTIONS = TableOptions(
-    {"class": "SimpleStrategy", "replication_factor": "1"},
-    timedelta(days=14),
-    timedelta(hours=12),
-    timedelta(hours=3),
-)
 MAIL = UUID(int=1)
 HOUR = timedelta(hours=1)
 
@@ -45,25 +42,27 @@ def clock_ahead(seconds: float) -> Iterator[None]:
 
 
 @pytest.fixture
-async def sessions() -> AsyncIterator[tuple[Session, Session]]:
-    """Two sessions, as of two processes, on a keyspace of their own."""
-    keyspace = servers.fresh()
+async def sessions(keyspace: str) -> AsyncIterator[tuple[Session, Session]]:
+    """Two sessions, as of two processes."""
     made = servers.session(keyspace), servers.session(keyspace)
-    await CassandraViewStore(made[0]).create(OPTIONS)
     yield made
-    await made[0].run("DROP KEYSPACE {keyspace}", timedelta(seconds=60))
     for each in made:
         await each.close()
 
 
 @pytest.fixture
-def one(sessions: tuple[Session, Session]) -> View:
-    return CassandraViewStore(sessions[0]).view("test.clocks")
+def queue() -> str:
+    return f"test.{servers.fresh()}"
 
 
 @pytest.fixture
-def other(sessions: tuple[Session, Session]) -> View:
-    return CassandraViewStore(sessions[1]).view("test.clocks")
+def one(sessions: tuple[Session, Session], queue: str) -> View:
+    return CassandraViewStore(sessions[0]).view(queue)
+
+
+@pytest.fixture
+def other(sessions: tuple[Session, Session], queue: str) -> View:
+    return CassandraViewStore(sessions[1]).view(queue)
 
 
 def failed(text: str = "550 no") -> tuple[Record, ...]:
@@ -156,12 +155,12 @@ async def test_what_is_written_after_an_erasure_stays(one: View, other: View) ->
 
 
 async def test_a_row_that_its_owner_has_left_is_free(
-    sessions: tuple[Session, Session], one: View
+    sessions: tuple[Session, Session], queue: str, one: View
 ) -> None:
     """An earlier release inserted claims, whose row stays when a host that was ahead had stamped
     its marker."""
     await sessions[0].run(
-        f"INSERT INTO {{keyspace}}.claims (queue, enqueue_id) VALUES ('test.clocks', {MAIL})"
+        f"INSERT INTO {{keyspace}}.claims (queue, enqueue_id) VALUES ('{queue}', {MAIL})"
     )
 
     assert await one.claim(MAIL, UUID(int=2), HOUR)
@@ -171,13 +170,14 @@ async def test_a_row_that_its_owner_has_left_is_free(
 
 
 async def test_a_claim_makes_no_row_beside_its_owner(
-    sessions: tuple[Session, Session], one: View
+    sessions: tuple[Session, Session], queue: str, one: View
 ) -> None:
     assert await one.claim(MAIL, UUID(int=2), HOUR)
 
     await sessions[0].run(
-        f"DELETE owner FROM {{keyspace}}.claims WHERE queue = 'test.clocks' AND enqueue_id = {MAIL}"
+        f"DELETE owner FROM {{keyspace}}.claims WHERE queue = '{queue}' AND enqueue_id = {MAIL}"
         " IF EXISTS"
     )
 
-    assert await sessions[0].run("SELECT enqueue_id FROM {keyspace}.claims") == []
+    found = await sessions[0].run("SELECT queue FROM {keyspace}.claims")
+    assert queue not in [each["queue"] for each in found]

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
@@ -105,21 +106,28 @@ class Site:
         return queue
 
 
-@pytest.fixture
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
-    """A queue whose first configuration is OLD, or the parameter."""
+@asynccontextmanager
+async def new_site(first: ViewConfiguration) -> AsyncIterator[Site]:
+    """Make a queue with its first configuration, and remove it."""
     given = servers.settings()
     keyspace = given.cassandra.model_copy(update={"keyspace": servers.fresh()})
     cluster = ClusterServers(given.model_copy(update={"cassandra": keyspace}))
     await create_tables(cluster)
     site = Site(cluster, QueueName("test", servers.fresh()))
-    await site.want(getattr(request, "param", OLD))
+    await site.want(first)
     yield site
     await asyncio.gather(*(each.close() for each in site.handles))
     await cluster.broker(site.name).delete()
     await cluster.blobs(f"{site.name.namespace}-{site.name.name}").drop()
     await cluster._session.run("DROP KEYSPACE {keyspace}")
     await cluster.close()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    """A queue whose first configuration is OLD."""
+    async with new_site(OLD) as made:
+        yield made
 
 
 async def produce(site: Site, queue: DistributedQueue) -> None:
@@ -219,9 +227,21 @@ async def test_a_reader_that_lost_the_history_refuses_rather_than_sees_less(site
     await work
 
 
-@pytest.mark.parametrize("site", [BRIEF[0]], indirect=True)
-@pytest.mark.parametrize("protected", [True, False], ids=["protected", "unprotected"])
-async def test_without_the_lease_accepted_mail_is_lost(site: Site, protected: bool) -> None:
+async def test_without_the_lease_accepted_mail_is_lost() -> None:
+    async with new_site(BRIEF[0]) as protected, new_site(BRIEF[0]) as unprotected:
+        lost, lost_without = await asyncio.gather(
+            lost_by_a_change(protected, protected=True),
+            lost_by_a_change(unprotected, protected=False),
+        )
+
+    assert not lost
+    assert set(protected.done.values()) == {1}
+    assert lost_without, "the protection would be for nothing"
+    old, new = BRIEF
+    assert all(where(each, old) != where(each, new) for each in lost_without)
+
+
+async def lost_by_a_change(site: Site, *, protected: bool) -> set[UUID]:
     """One process writes under a change as soon as it knows of it. Another process does not know of
     it yet, and moves browse start past slices in which it sees no mail. Mails in the slices that it
     passed count as finished."""
@@ -241,13 +261,7 @@ async def test_without_the_lease_accepted_mail_is_lost(site: Site, protected: bo
     await pass_slices(late, max(site.enqueued))
     await deliver_all(site)
 
-    lost = site.enqueued - set(site.done)
-    if protected:
-        assert not lost
-        assert set(site.done.values()) == {1}
-    else:
-        assert lost, "the protection would be for nothing"
-        assert all(where(each, old) != where(each, new) for each in lost)
+    return site.enqueued - set(site.done)
 
 
 async def until_the_old_one_looks_elsewhere() -> None:

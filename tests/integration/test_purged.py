@@ -26,7 +26,7 @@ __all__ = ["keyspace"]
 
 pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(900)]
 
-MANY, AT_ONCE = 2_000, 50
+MANY, AT_ONCE = 600, 50
 WINDOW = timedelta(seconds=2)
 TIMING = Timing(
     deadline=timedelta(seconds=10),

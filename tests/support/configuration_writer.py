@@ -1,4 +1,4 @@
-"""A process that writes 200 configurations one after the other; a test runs and kills it.
+"""A process that writes 96 configurations one after the other; a test runs and kills it.
 
 python configuration_writer.py KEYSPACE QUEUE
 """
@@ -19,7 +19,7 @@ from postroad.errors import PostroadError
 from postroad.ports.history import History
 
 TRANSITIONS = [
-    ViewConfiguration(timedelta(seconds=2 ** (12 - index // 16)), 1 + index) for index in range(200)
+    ViewConfiguration(timedelta(seconds=2 ** (12 - index // 16)), 1 + index) for index in range(96)
 ]
 """All of them are accepted in this order; halved windows in between."""
 
