@@ -1,4 +1,4 @@
-"""The operator of this source, installed once; a namespace of its own for each test."""
+"""The operator of this source, installed once; namespaces of one test, or of one module."""
 
 from __future__ import annotations
 
@@ -34,4 +34,14 @@ def sandbox(
 ) -> Iterator[Sandbox]:
     """A namespace with everything a MailQueue needs but the MailQueue."""
     with new_sandbox(installation, running_stack, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared_sandbox(
+    installation: Installation, running_stack: stack.Stack, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sandbox]:
+    """A sandbox for all tests of a module."""
+    folder = tmp_path_factory.mktemp("shared")
+    with new_sandbox(installation, running_stack, folder) as made:
         yield made

@@ -27,12 +27,14 @@ MAILS = [
 ]
 
 
-def mailqueue(sandbox: Sandbox, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def mailqueue(
+    sandbox: Sandbox, command: str, *arguments: str, name: str = "outgoing"
+) -> subprocess.CompletedProcess[str]:
     """Run the plugin with the cluster's kubectl."""
     kubectl, _, kubeconfig = sandbox.kubectl_command()
     program = Path(sys.executable).with_name("kubectl-mailqueue")
     return subprocess.run(
-        [str(program), command, "outgoing", "--namespace", sandbox.namespace, *arguments],
+        [str(program), command, name, "--namespace", sandbox.namespace, *arguments],
         capture_output=True,
         text=True,
         timeout=180,
@@ -47,7 +49,8 @@ def objects(sandbox: Sandbox, command: str, *arguments: str) -> list[dict[str, o
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_queue_is_administered_through_its_pods(sandbox: Sandbox) -> None:
+def test_a_queue_is_administered_through_its_pods(shared_sandbox: Sandbox) -> None:
+    sandbox = shared_sandbox
     sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(0)))
     sandbox.wait_ready()
     with sandbox.smtp() as port:
@@ -74,11 +77,13 @@ def test_a_queue_is_administered_through_its_pods(sandbox: Sandbox) -> None:
     assert objects(sandbox, "purge") == [{"count": 1}]
 
 
-def test_a_queue_without_pods_gets_one_for_the_command(sandbox: Sandbox) -> None:
-    sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(0), intake=sandbox.intake(0)))
-    sandbox.wait_ready()
+def test_a_queue_without_pods_gets_one_for_the_command(shared_sandbox: Sandbox) -> None:
+    sandbox = shared_sandbox
+    no_pods = {"workers": sandbox.workers(0), "intake": sandbox.intake(0)}
+    sandbox.apply(sandbox.mail_queue("bare", **no_pods))
+    sandbox.wait_ready("bare")
 
-    done = mailqueue(sandbox, "size", "--json")
+    done = mailqueue(sandbox, "size", "--json", name="bare")
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"size": 0, "delayed": 0, "held": 0, "dead_letters": 0}

@@ -21,32 +21,26 @@ def view(slice_window: str, bucket_count: int) -> Manifest:
     return {"sliceWindow": slice_window, "bucketCount": bucket_count}
 
 
-@pytest.mark.parametrize(
-    ("wanted", "said"),
-    [
-        pytest.param(view("25m", 3), "sliceWindow", id="the window does not divide"),
-        pytest.param(view("2h", 3), "sliceWindow", id="the window grows"),
-        pytest.param(view("1h", 2), "bucketCount", id="buckets shrink"),
-    ],
-)
-def test_kubectl_apply_is_refused_with_the_rule_and_what_is_allowed(
-    sandbox: Sandbox, wanted: Manifest, said: str
-) -> None:
-    sandbox.apply(sandbox.mail_queue())
-    sandbox.wait_ready()
-
-    with pytest.raises(KubectlFailed) as refusal:
+def refusal(sandbox: Sandbox, wanted: Manifest) -> str:
+    """Return why `kubectl apply` is refused."""
+    with pytest.raises(KubectlFailed) as refused:
         sandbox.apply(sandbox.mail_queue(view=wanted))
-
-    assert said in str(refusal.value)
-    assert "1h" in str(refusal.value) or "3" in str(refusal.value)
+    return str(refused.value)
 
 
-def test_past_a_bypassed_admission_the_operator_refuses_and_the_queue_goes_on(
+def test_admission_refuses_and_past_a_bypassed_one_the_operator_does_and_the_queue_goes_on(
     sandbox: Sandbox,
 ) -> None:
     sandbox.apply(sandbox.mail_queue())
     sandbox.wait_ready()
+    for wanted, field, allowed in (
+        (view("25m", 3), "sliceWindow", "1h"),
+        (view("2h", 3), "sliceWindow", "1h"),
+        (view("1h", 2), "bucketCount", "3"),
+    ):
+        said = refusal(sandbox, wanted)
+        assert field in said
+        assert allowed in said
 
     with admission_without_rules(sandbox.kubectl):
         sandbox.apply(sandbox.mail_queue(view=view("25m", 3), workers=sandbox.workers(2)))

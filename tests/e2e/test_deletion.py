@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from support.kubectl import Manifest, eventually
+from support.kubectl import eventually
 from support.sandbox import Sandbox
 from support.senders import SampleMail, Sender
 from support.servers import broker_object, cql, object_keys
@@ -20,19 +20,13 @@ pytestmark = [
 WAITING = [f"waits-{number}@inn.example" for number in range(20)]
 
 
-def with_waiting_mails(
-    sandbox: Sandbox, recipients: Sequence[str] = WAITING, **spec: object
-) -> None:
+def with_waiting_mails(sandbox: Sandbox, recipients: Sequence[str] = WAITING, **spec: str) -> None:
     sandbox.apply(sandbox.mail_queue("outgoing", workers=sandbox.workers(0), **spec))
     sandbox.wait_ready()
     content = b"Subject: stays\r\n\r\nhere\r\n"
     mails = [SampleMail("a@origin.example", [each], content) for each in recipients]
     with sandbox.smtp() as port:
         assert {reply.code for reply in Sender("127.0.0.1", port).send_all(mails)} == {250}
-
-
-def with_a_waiting_mail(sandbox: Sandbox, policy: str) -> None:
-    with_waiting_mails(sandbox, WAITING[:1], deletionPolicy=policy)
 
 
 def browsed(sandbox: Sandbox) -> list[str]:
@@ -69,19 +63,6 @@ def delete(sandbox: Sandbox) -> None:
     )
 
 
-def test_retain_keeps_queue_rows_and_bytes(sandbox: Sandbox) -> None:
-    with_a_waiting_mail(sandbox, "Retain")
-
-    delete(sandbox)
-
-    work = broker_object("queues", f"postroad.{sandbox.namespace}.outgoing.work")
-    assert work is not None
-    assert rows(sandbox, "enqueued_mails") == 1
-    assert len(object_keys(f"postroad-{sandbox.namespace}-outgoing") or []) == 1
-    assert events(sandbox) == 1
-    eventually(lambda: not sandbox.pods("intake"), within_seconds=60)
-
-
 def annotate(sandbox: Sandbox, annotation: str) -> None:
     sandbox.kubectl(
         *("annotate", "mailqueue", "outgoing", "-n", sandbox.namespace),
@@ -90,7 +71,7 @@ def annotate(sandbox: Sandbox, annotation: str) -> None:
 
 
 def test_delete_removes_queue_rows_bytes_and_history(sandbox: Sandbox) -> None:
-    with_a_waiting_mail(sandbox, "Delete")
+    with_waiting_mails(sandbox, WAITING[:1], deletionPolicy="Delete")
     sandbox.kubectl("delete", "mailqueue", "outgoing", "-n", sandbox.namespace, "--wait=false")
     asked = eventually(
         lambda: (
@@ -113,51 +94,22 @@ def test_delete_removes_queue_rows_bytes_and_history(sandbox: Sandbox) -> None:
     assert object_keys(f"postroad-{sandbox.namespace}-outgoing") is None
 
 
-@pytest.mark.kills_servers
-def test_with_a_server_gone_deletion_waits_or_is_forced_and_lists_what_is_left(
+def test_retained_data_keep_their_rules_against_a_resource_that_is_made_anew(
     sandbox: Sandbox,
-) -> None:
-    with_a_waiting_mail(sandbox, "Delete")
-    annotate(sandbox, "confirm-deletion")
-    sandbox.stack.s3.kill()
-    try:
-        sandbox.kubectl("delete", "mailqueue", "outgoing", "-n", sandbox.namespace, "--wait=false")
-        held = eventually(
-            lambda: (
-                sandbox.condition("Ready").get("reason") == "DeletionBlocked"
-                and sandbox.condition("Ready")
-            ),
-            within_seconds=120,
-        )
-        assert "S3 blocks the bytes" in held["message"]
-        annotate(sandbox, "force-deletion")
-        delete(sandbox)
-        (left,) = sandbox.events("LeftBehind")
-    finally:
-        sandbox.stack.up(["s3"])
-
-    assert left["type"] == "Warning"
-    assert rows(sandbox, "enqueued_mails") == 0
-    named = "--field-selector=metadata.name=postroad-orphans"
-    listed = sandbox.kubectl("get", "configmap", named, "-A", "-o", "json")
-    assert f"{sandbox.namespace}.outgoing" in listed
-
-
-@pytest.mark.parametrize(
-    ("forbidden", "reason"),
-    [
-        pytest.param({"sliceWindow": "2h", "bucketCount": 3}, "SliceWindowGrows", id="window"),
-        pytest.param({"sliceWindow": "1h", "bucketCount": 2}, "BucketCountShrinks", id="buckets"),
-    ],
-)
-def test_kept_data_keep_their_rules_against_a_resource_that_is_made_anew(
-    sandbox: Sandbox, forbidden: Manifest, reason: str
 ) -> None:
     """The API server accepts it, because it compares a new resource with nothing; the history
     refuses it."""
-    with_waiting_mails(sandbox)
+    with_waiting_mails(sandbox, deletionPolicy="Retain")
     delete(sandbox)
 
+    work = broker_object("queues", f"postroad.{sandbox.namespace}.outgoing.work")
+    assert work is not None
+    assert rows(sandbox, "enqueued_mails") == len(WAITING)
+    assert len(object_keys(f"postroad-{sandbox.namespace}-outgoing") or []) == len(WAITING)
+    assert events(sandbox) == 1
+    eventually(lambda: not sandbox.pods("intake"), within_seconds=60)
+
+    forbidden, reason = {"sliceWindow": "2h", "bucketCount": 3}, "SliceWindowGrows"
     anew = sandbox.mail_queue(view=forbidden, workers=sandbox.workers(0))
     assert "outgoing" in sandbox.kubectl.apply(anew)
 
