@@ -1,57 +1,74 @@
 #!/bin/sh
-# Every test, in two runs side by side: those that share the real servers one after the other, and
-# meanwhile those that need none, or only an API server of their own. Most of either is waiting.
-# Tests that start servers of their own, or Spark, go to the run that is free for them first.
-# Usage: run-all.sh PYTHON.
+# Every test, in a few runs side by side, since most of each is waiting: a run takes the first part
+# that none has taken, so the long parts stand first.
+# Usage: run-all.sh PYTHON. LANES is how many runs there are at once.
 set -u
 python=$1
-shared=${SHARED_TESTS:-tests/contract tests/integration tests/e2e}
-apart=${APART_TESTS:-tests/unit tests/crash tests/controller operator}
-own=${OWN_TESTS:-tests/integration/faults tests/pipeline}
+with_cluster=tests/integration/test_killed_operator.py # it applies the CRDs, as e2e tests do
+parts='pipeline pods integration unit controller crash faults contract kills'
 
 # tests/stack is a tool: its servers are started and killed again only after a change of it.
 version=$(find tests/stack tests/integration/stack -name '*.pyc' -prune -o -type f -print |
     LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-16)
 stack_passed=${XDG_CACHE_HOME:-$HOME/.cache}/postroad/passed/stack-$version
-test -e "$stack_passed" || own="$own tests/integration/stack"
+test -e "$stack_passed" || parts="$parts stack"
 
 run() { # NAME ARGUMENT...
     name=$1
     shift
-    ${polite:-} "$python" -m pytest --durations=15 --durations-min=5 -o cache_dir=".pytest_cache/$name" "$@"
+    case $name in
+    unit | crash) polite="nice -n 5" ;; # the others are watched by the clock
+    *) polite= ;;
+    esac
+    $polite "$python" -m pytest --durations=15 --durations-min=5 \
+        -o cache_dir=".pytest_cache/$name" "$@" >"build/tests/$name.log" 2>&1 &
+    running=$!
+    wait $running
 }
 
-run_own() { # the folders of `own` that no run has taken yet
-    status=0
-    for folder in $own; do
-        mkdir "build/taken/$(basename "$folder")" 2>/dev/null || continue
-        if ! run "$(basename "$folder")" "$folder"; then
-            status=1
-        elif test "$folder" = tests/integration/stack; then
-            mkdir -p "${stack_passed%/*}" && : >"$stack_passed"
-        fi
+run_part() {
+    case $1 in
+    integration)
+        run integration tests/integration --ignore=tests/integration/stack \
+            --ignore=tests/integration/faults --ignore=$with_cluster
+        ;;
+    pods) run pods tests/e2e $with_cluster -m 'not kills_servers' ;;
+    kills) run kills tests/e2e -m kills_servers ;; # late: they wait until no test uses the servers
+    faults) run faults tests/integration/faults ;;
+    stack) run stack tests/integration/stack && mkdir -p "${stack_passed%/*}" && : >"$stack_passed" ;;
+    unit) run unit tests/unit operator ;;
+    *) run "$1" "tests/$1" ;;
+    esac
+}
+
+run_lane() { # until no part is left
+    running= status=0
+    trap 'kill $running 2>/dev/null; exit 143' TERM
+    for part in $parts; do
+        mkdir "build/tests/$part" 2>/dev/null || continue
+        echo "$part: begins"
+        began=$(date +%s)
+        if run_part "$part"; then end=passed; else end=FAILED status=1; fi
+        echo "$part: $end after $(($(date +%s) - began)) s: $(tail -n 1 "build/tests/$part.log")"
     done
     return $status
 }
 
-rm -rf build/taken
-mkdir -p build/taken
+rm -rf build/tests
+mkdir -p build/tests
 export POSTROAD_TEST_REPLY_STREAMS=2500 POSTROAD_TEST_CONNECTION_RUNS=1000 # too many for `make unit`
-(
-    polite="nice -n 5" # the others are watched by the clock
-    run apart $apart
-    apart_status=$?
-    polite=
-    run_own && exit $apart_status
-) >build/tests-apart.log 2>&1 &
-apart_pid=$!
-trap 'kill $apart_pid 2>/dev/null' INT TERM
-run shared $shared $(printf -- '--ignore=%s ' tests/integration/stack $own)
-shared_status=$?
-run_own || shared_status=1
-wait $apart_pid
-apart_status=$?
-test $shared_status -eq 0 || echo "Of the tests on shared servers some failed: see above."
-echo "The tests that share no server:"
-cat build/tests-apart.log
-exit $((shared_status | apart_status))
+lanes=
+for _ in $(seq "${LANES:-4}"); do
+    run_lane &
+    lanes="$lanes $!"
+done
+trap 'kill $lanes 2>/dev/null; exit 143' INT TERM
+failed=0
+for lane in $lanes; do
+    wait "$lane" || failed=1
+done
+for part in $parts; do
+    echo "== $part"
+    cat "build/tests/$part.log"
+done
+exit $failed
