@@ -16,7 +16,6 @@ from typing import Any
 
 from contract.queue_harness import plain_mail
 from postroad.adapters.cassandra.clocks import HostClocks
-from postroad.adapters.memory.fault_injection import Step, away
 from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers
 from postroad.bootstrap.delivery_file import DeliveryFile
 from postroad.controller.kubernetes.api import DEPLOYMENT
@@ -33,6 +32,7 @@ from support import resources
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.manual_loop import move
 from support.memory.clock import SeededRandomness
+from support.memory.fault_injection import Step, away
 from support.memory.kubernetes.client import MemoryKubernetes
 from support.running_controller import NAMESPACE, RunningController, running_controller
 from support.workers import AnsweringConnector, a_driving

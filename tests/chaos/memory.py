@@ -22,14 +22,14 @@ from chaos.remains import TIMETABLES, is_stamped_late
 from chaos.workload import Place, administrate, produce, work
 from contract.queue_harness import VirtualTime
 from postroad.adapters.memory.broker import MemoryBroker
-from postroad.adapters.memory.fault_injection import Fault as Broken
-from postroad.adapters.memory.fault_injection import FaultInjector, Plan, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.errors import ClockSkew
 from postroad.ports.broker import Broker
 from postroad.ports.mail_queue import MailQueue
 from support.memory.clock import ManualClock, SeededRandomness
+from support.memory.fault_injection import Fault as Broken
+from support.memory.fault_injection import FaultInjector, Plan, Step
 
 BUCKET = "chaos"
 QUEUES = ("q0", "q1")

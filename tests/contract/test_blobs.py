@@ -11,12 +11,12 @@ import pytest
 import servers
 from contract.blobs_contract import BlobsContract
 from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
-from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.clients import Access
 from postroad.adapters.s3.store import Store
 from postroad.errors import BlobsUnavailable, CredentialsRefused
 from postroad.ports.blobs import Blobs
+from support.memory.fault_injection import FaultInjector
 from support.servers import store_client
 
 

@@ -12,7 +12,6 @@ from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import KeyspaceClaim
 from postroad.adapters.clocks import MachineClock
 from postroad.adapters.memory.broker import ClaimedObject, MemoryClaimRecord
-from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.adapters.rabbitmq.connection import Access
@@ -25,6 +24,7 @@ from postroad.domain.queues.names import BUCKET_CLAIM, QueueName
 from postroad.ports.servers import ClaimRecord
 from support.amqp import amqp_server
 from support.keyspaces import OPTIONS, keyspace
+from support.memory.fault_injection import FaultInjector
 
 __all__ = ["keyspace"]
 

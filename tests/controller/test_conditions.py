@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.memory.fault_injection import away, no_fault
 from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -17,6 +16,7 @@ from postroad.controller.kubernetes.api import (
     NAMESPACE,
     QUEUE_CLUSTER,
 )
+from support.memory.fault_injection import away, no_fault
 from support.resources import intake, mail_queue, queue_cluster, secret, secrets, workers
 from support.running_operator import Running
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.memory.fault_injection import Fault, at
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.domain.queues.names import QueueName
 from postroad.ports.kubernetes import Object
+from support.memory.fault_injection import Fault, at
 from support.namespaces import side_by_side
 from support.recording_api import RecordingApi
 from support.resources import mail_queue, view, workers

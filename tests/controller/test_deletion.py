@@ -10,7 +10,6 @@ import pytest
 
 from contract.view_contract import entry
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.memory.fault_injection import away, no_fault
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
@@ -28,6 +27,7 @@ from postroad.controller.mailqueue.orphans import NAME as ORPHANS
 from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.domain.queues.ownership import Owner
+from support.memory.fault_injection import away, no_fault
 from support.resources import mail_queue, workers
 from support.running_operator import Running
 

@@ -16,9 +16,9 @@ import pytest
 from contract.queue_harness import plain_mail
 from contract.test_memory_queue import MemoryHarness
 from postroad import Mail, Outcome, Selector, open_queue
-from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.ports.mail_queue import Item, MailQueue
 from support.memory.clock import ManualClock
+from support.memory.fault_injection import FaultInjector
 
 ENGINES = ["owner", "client", "memory"]
 MAX_AWAITS = 200

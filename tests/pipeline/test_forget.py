@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.lake_entries import NOON, Entry, History, delivered, frame
-from postroad.adapters.memory.fault_injection import FaultInjector, no_fault
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.queues.entries import Partition, slice_of
 from postroad.pipeline.addresses import hashed_address
@@ -23,6 +22,7 @@ from postroad.pipeline.spark.jobs.archiving import before, export, forget, of_ad
 from postroad.pipeline.spark.lake.lake import LakeTables, open_lake
 from postroad.ports.view import View
 from support.memory.clock import ManualClock
+from support.memory.fault_injection import FaultInjector, no_fault
 
 pytestmark = [
     pytest.mark.needs("java", "mvn"),

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from contract.queue_harness import Consumer, VirtualTime, plain_mail
 from postroad.adapters.memory.broker import BrokerQueues
-from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Plan, Step, no_fault
 from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers, MemoryWorld
 from postroad.adapters.memory.tables import Tables
 from postroad.distributed.engine.engine import Parts
@@ -23,6 +22,7 @@ from postroad.errors import PostroadError
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.metrics import UNWITHDRAWN
 from support.memory.clock import ManualClock, SeededRandomness
+from support.memory.fault_injection import Fault, FaultInjector, Plan, Step, no_fault
 
 NAME = QueueName("mail", "outgoing")
 WINDOW = timedelta(minutes=5)

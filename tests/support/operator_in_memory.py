@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.health import ClusterHealth
@@ -25,6 +24,7 @@ from postroad.ports.kubernetes import Kind, Object
 from support import resources
 from support.admission import admitted
 from support.memory.clock import ManualClock, SeededRandomness
+from support.memory.fault_injection import FaultInjector
 from support.memory.kubernetes.client import MemoryKubernetes
 from support.memory.kubernetes.world import KubernetesWorld
 

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from postroad.adapters.memory.fault_injection import UNAVAILABLE, FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER
 from postroad.controller.reads import OWN
@@ -26,6 +25,7 @@ from support.admission import admitted
 from support.deployments import control_deployments
 from support.manual_loop import move
 from support.memory.clock import START, SeededRandomness
+from support.memory.fault_injection import UNAVAILABLE, FaultInjector, Step, faults_of
 from support.memory.kubernetes.client import MemoryKubernetes
 from support.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 
@@ -60,9 +60,10 @@ class CountedServers(MemoryServers):
         step = Step(0, server, "check")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CHECK_SECONDS):
-                if self.faults.before:
-                    await self.faults.before(step)
-                if not self.faults.plan(step):
+                faults = faults_of(self)
+                if faults.before:
+                    await faults.before(step)
+                if not faults.plan(step):
                     return Checked("memory")
         return Checked(error=UNAVAILABLE[server]())
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
@@ -28,6 +27,7 @@ from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings
 from support import resources
+from support.memory.fault_injection import Fault, FaultInjector, Step
 from support.skipped_time import SkippedClock, SkippingLoop
 
 IMAGE = "postroad:test"

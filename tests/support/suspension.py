@@ -7,9 +7,9 @@ from collections.abc import Coroutine
 from datetime import timedelta
 from typing import TypeVar
 
-from postroad.adapters.memory.fault_injection import Step
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
+from support.memory.fault_injection import Step
 
 T = TypeVar("T")
 ROUND = WINDOW + timedelta(minutes=3)

@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 
 from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery
-from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Stopped, at, away
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerUnavailable, NotPublished, ViewUnavailable
 from postroad.ports.broker import Depths
 from support.memory.clock import ManualClock
+from support.memory.fault_injection import Fault, FaultInjector, Stopped, at, away, faults_of
 
 QUEUE = QueueName("mail", "outgoing")
 SECOND = timedelta(seconds=1)
@@ -34,7 +34,7 @@ def world(clock: ManualClock) -> MemoryWorld:
 
 
 def broker(world: MemoryWorld, limit: int = 20) -> MemoryBroker:
-    return MemoryServers(world).broker(QUEUE, delivery_limit=limit)
+    return MemoryServers(world, FaultInjector()).broker(QUEUE, delivery_limit=limit)
 
 
 async def take(messages: AsyncIterator[MemoryDelivery]) -> MemoryDelivery:
@@ -96,7 +96,7 @@ async def test_broker_redelivers_in_order_what_a_dead_process_held(world: Memory
     messages = theirs.consume(10)
     held = [await take(messages), await take(messages)]
 
-    theirs.faults.stop()
+    faults_of(theirs).stop()
     mine = ours.consume(10)
     again = [await take(mine), await take(mine)]
 
@@ -111,7 +111,7 @@ async def test_broker_dead_letters_what_was_handed_out_too_often(world: MemoryWo
     for _ in range(3):
         victim = broker(world, limit=2)
         await take(victim.consume(1))
-        victim.faults.stop()
+        faults_of(victim).stop()
 
     ours = broker(world)
 

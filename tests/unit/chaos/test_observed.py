@@ -13,11 +13,11 @@ from chaos.observed import ObservedLog
 from chaos.pace import QUICK
 from chaos.remains import is_note_of_gone, is_stamped_late, messages_left, outlives
 from contract.queue_harness import Consumer, plain_mail
-from postroad.adapters.memory.fault_injection import Fault
 from postroad.distributed.engine.engine import Engine
 from postroad.domain.values.identifiers import id_at, moment_of
 from postroad.errors import BrokerUnavailable
 from support.in_memory_cluster import Before, InMemoryCluster
+from support.memory.fault_injection import Fault
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, Stopped, at
 from postroad.adapters.memory.servers import MemoryHistory, Records
 from postroad.configuration import LeasedConfiguration, Settled, adopt, settle
 from postroad.domain.configuration.documents import effective_document, from_document
@@ -29,6 +28,7 @@ from postroad.errors import (
 )
 from postroad.ports.history import Effective, History
 from support.memory.clock import ManualClock, SeededRandomness
+from support.memory.fault_injection import Fault, FaultInjector, Step, Stopped, at
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR, HALF, ODD = (

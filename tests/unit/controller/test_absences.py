@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault
 from postroad.controller.kubernetes.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, SECRET
 from postroad.controller.reads import Absences
 from support.manual_loop import move, run
 from support.memory.clock import ManualClock
+from support.memory.fault_injection import Fault
 from support.memory.kubernetes.world import ObjectPlace
 from support.resources import mail_queue, workers
 from support.running_controller import NAMESPACE, running_controller

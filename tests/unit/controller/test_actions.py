@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.kubernetes.api import DEPLOYMENT, MAIL_QUEUE
 from support.manual_loop import move, run
+from support.memory.fault_injection import Step
 from support.repository import ROOT
 from support.resources import workers
 from support.running_controller import running_controller

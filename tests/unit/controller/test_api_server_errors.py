@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.kubernetes.api import APPLIED_HASH, CHILDREN, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import KubernetesConflict, KubernetesRefused, KubernetesUnavailable
 from postroad.ports.kubernetes import Object
 from support import resources
 from support.manual_loop import move, run
+from support.memory.fault_injection import Step
 from support.resources import workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

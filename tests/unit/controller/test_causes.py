@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Step, away
 from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -22,6 +21,7 @@ from postroad.controller.kubernetes.api import (
 from postroad.controller.reads import key_of
 from postroad.errors import KubernetesError, KubernetesRefused, KubernetesUnavailable
 from support.manual_loop import move, run
+from support.memory.fault_injection import Step, away
 from support.resources import mail_queue, queue_cluster, secret, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

@@ -10,7 +10,6 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.servers import MemoryWorld
 from postroad.controller.cluster.claims import Ruling, judge
 from postroad.controller.kubernetes.api import ADOPT, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
@@ -21,6 +20,7 @@ from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kind, Object
 from support import resources
 from support.manual_loop import move, run
+from support.memory.fault_injection import Fault, Step
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 CONFLICT = "ResourceConflict"

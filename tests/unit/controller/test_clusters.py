@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from postroad.adapters.clocks import MachineClock
-from postroad.adapters.memory.fault_injection import FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.credentials import Connections
@@ -20,6 +19,7 @@ from postroad.controller.reads import Absences
 from postroad.errors import ResourceConflict
 from postroad.settings import Settings
 from support import resources
+from support.memory.fault_injection import FaultInjector, Step
 from support.memory.kubernetes.client import MemoryKubernetes
 from support.memory.kubernetes.world import KubernetesWorld
 

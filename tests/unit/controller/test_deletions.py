@@ -12,7 +12,6 @@ import json
 import pytest
 
 from contract.view_contract import entry
-from postroad.adapters.memory.fault_injection import Step, away, no_fault
 from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     CONFIRM_DELETION,
@@ -34,6 +33,7 @@ from postroad.ports.kubernetes import Object
 from postroad.ports.view import Limits
 from support.manual_loop import move, run
 from support.memory.clock import START
+from support.memory.fault_injection import Step, away, no_fault
 from support.memory.kubernetes.world import ObjectPlace
 from support.resources import mail_queue, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller

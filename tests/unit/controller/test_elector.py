@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, away
 from postroad.controller.kubernetes.api import LEASE
 from postroad.controller.run.elector import Elector, LeasePlace
 from postroad.controller.run.leases import LOST, Fence, Watchdog
@@ -23,6 +22,7 @@ from postroad.errors import (
 )
 from postroad.ports.kubernetes import Object
 from support.memory.clock import ManualClock, SeededRandomness
+from support.memory.fault_injection import Fault, FaultInjector, Step, away
 from support.memory.kubernetes.client import MemoryKubernetes
 from support.memory.kubernetes.world import KubernetesWorld
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from postroad.adapters.memory.fault_injection import away, no_fault
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER
 from postroad.controller.status.status_writer import BURST, MAX_NAMES, EventPace
 from support.manual_loop import move, run
+from support.memory.fault_injection import away, no_fault
 from support.resources import mail_queue, workers
 from support.running_controller import NAMESPACE, running_controller
 

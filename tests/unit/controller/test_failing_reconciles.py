@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 from prometheus_client import REGISTRY
 
-from postroad.adapters.memory.fault_injection import Step, away, no_fault
 from postroad.controller.kubernetes.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.status.status_writer import MAX_UNREPORTED
 from postroad.errors import KubernetesConflict, KubernetesRefused, KubernetesUnavailable
 from support.manual_loop import move, run
+from support.memory.fault_injection import Step, away, no_fault
 from support.resources import mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 
-from postroad.adapters.memory.fault_injection import FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryWorld
 from support.manual_loop import move, run
+from support.memory.fault_injection import FaultInjector, Step
 from support.resources import mail_queue, queue_cluster
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import MAIL_QUEUE, SECRET
 from postroad.controller.mailqueue.deletion import Deletion
@@ -22,6 +21,7 @@ from postroad.domain.queues.names import QueueName
 from postroad.ports.kubernetes import Object
 from support.careless_operator import delete_carelessly
 from support.manual_loop import move, run
+from support.memory.fault_injection import Fault, Step
 from support.memory.kubernetes.world import KubernetesWorld
 from support.resources import intake, mail_queue, queue_cluster, secret, secrets, view, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller

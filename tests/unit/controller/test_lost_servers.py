@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import away, no_fault
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER
 from support.manual_loop import move, run
+from support.memory.fault_injection import away, no_fault
 from support.resources import mail_queue, workers
 from support.running_controller import NAMESPACE, running_controller
 

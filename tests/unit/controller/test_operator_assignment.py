@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.controller.cluster.operator_assignment import (
     WATCHED_NAMESPACES,
     is_assigned_elsewhere,
@@ -14,6 +13,7 @@ from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import KubernetesRefused
 from support import resources
 from support.manual_loop import move, run
+from support.memory.fault_injection import Fault, Step
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 TEAM = "team"

@@ -9,12 +9,12 @@ from importlib.metadata import version
 
 from prometheus_client import REGISTRY
 
-from postroad.adapters.memory.fault_injection import away
 from postroad.controller.kubernetes.api import CONFIG_MAP, DEPLOYMENT, MAIL_QUEUE
 from postroad.controller.kubernetes.resource_states import ResourceStates
 from postroad.domain.queues.names import QueueName
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
+from support.memory.fault_injection import away
 from support.resources import mail_queue, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroad.adapters.memory.fault_injection import away
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER
 from support.manual_loop import move, run
+from support.memory.fault_injection import away
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.controller.mailqueue.queues import PENDING_SECONDS
 from support.manual_loop import move, run
+from support.memory.fault_injection import Step
 from support.resources import mail_queue, queue_cluster, secrets
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, SECRET
 from postroad.controller.reads import PATIENCE
 from postroad.domain.queues.broker_users import QueueUser
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
+from support.memory.fault_injection import Fault, Step
 from support.resources import intake, mail_queue, queue_cluster, secret, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.cassandra import schema
-from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.cluster.health import MAIL_TABLES, lost_tables, undone_alterations
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewRefused
 from postroad.ports.view import SchemaChanges
 from support import resources
+from support.memory.fault_injection import Step
 from support.operator_in_memory import NAMESPACE, World, reasons
 
 TABLES = {"rowLifetime": "336h"}

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD, QUEUE_CLUSTER
 from postroad.controller.pods import manifests
 from postroad.controller.pods.pods import pod_template
@@ -16,6 +15,7 @@ from postroad.controller.pods.upgrades import is_rolling
 from postroad.errors import KubernetesUnavailable
 from support.deployments import EXCEEDED
 from support.manual_loop import move, run
+from support.memory.fault_injection import Step
 from support.memory.kubernetes.world import ObjectPlace
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller

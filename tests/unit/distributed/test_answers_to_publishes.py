@@ -11,8 +11,6 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import plain_mail
-from postroad.adapters.memory import fault_injection
-from postroad.adapters.memory.fault_injection import Fault, Step, no_fault
 from postroad.errors import (
     BrokerRefused,
     BrokerUnavailable,
@@ -23,6 +21,8 @@ from postroad.errors import (
     Unroutable,
 )
 from support.in_memory_cluster import InMemoryCluster, Process, unwithdrawn
+from support.memory import fault_injection
+from support.memory.fault_injection import Fault, Step, no_fault
 
 MINUTE = timedelta(minutes=1)
 

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.distributed.maintenance.row_maintenance import ArchiveWait
 from postroad.ports.view import FOREVER, Limits
 from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 LIFETIME = timedelta(days=14)

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.queue_harness import Consumer, plain_mail
-from postroad.adapters.memory.fault_injection import Fault, Plan, Step, Stopped, at, away, no_fault
 from postroad.distributed.entries.dead_letters import month_of
 from postroad.distributed.maintenance import audit as audits
 from postroad.domain.queues.entries import Ending, EndingKind, Mark
@@ -32,6 +31,7 @@ from postroad.errors import (
 )
 from postroad.ports.view import FOREVER, DeadLetter
 from support.in_memory_cluster import NAME, WINDOW, Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Plan, Step, Stopped, at, away, no_fault
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)

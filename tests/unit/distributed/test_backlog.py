@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.maintenance import browse_start
 from postroad.distributed.reading.size import KeptCounts, SizeCache
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Stopped
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

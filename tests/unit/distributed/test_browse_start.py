@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault
 from postroad.distributed.maintenance.browse_start import BEYOND
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ConfigurationStale
 from postroad.ports.history import Effective
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.distributed.engine.timing import TRIES
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ViewUnavailable
 from support.in_memory_cluster import LONG, InMemoryCluster, Process, every_other
+from support.memory.fault_injection import Fault, Step
 
 ALL = Selector.all()
 MAILS = ("a", "b", "c", "d")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.telemetry import metrics
 from support.in_memory_cluster import Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault
 
 
 async def bury_and_enqueue(cluster: InMemoryCluster, process: Process) -> None:

@@ -10,11 +10,11 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.distributed.maintenance.row_maintenance import DEAD_LETTER_PASS_INTERVAL
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew, PostroadError
 from support.in_memory_cluster import Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Stopped, at
 
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)

@@ -9,7 +9,6 @@ import pytest
 
 from contract.queue_harness import plain_mail
 from postroad.adapters.memory.broker import Message
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.administration.dead_queue import KEPT_BYTES, UNREADABLE
 from postroad.distributed.entries.dead_letters import OVER_THE_LIMIT
 from postroad.domain.queues.references import decode, encode
@@ -17,6 +16,7 @@ from postroad.domain.queues.selection import Selector
 from postroad.errors import ViewRefused
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, Stopped
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, Stopped
 from support.suspension import lose_connection
 
 ALL = Selector.all()

@@ -10,13 +10,13 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.broker import Message
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at
 from postroad.distributed.entries import dead_letters
 from postroad.domain.queues.entries import Ending, EndingKind, Mark
 from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError
 from postroad.ports.view import DeadLetter
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, Stopped, at
 from support.suspension import suspended
 
 ALL = Selector.all()

@@ -11,7 +11,6 @@ import pytest
 
 from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.broker import MemoryBroker, Message
-from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.distributed.entries.endings import SERVER_RETRY_SECONDS
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector
@@ -19,6 +18,7 @@ from postroad.errors import CredentialsRefused
 from postroad.ports.view import Record
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Plan, Step, away, no_fault
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)

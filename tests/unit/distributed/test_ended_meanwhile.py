@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer, plain_mail
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, no_fault
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ViewUnavailable
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, Stopped, no_fault
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)

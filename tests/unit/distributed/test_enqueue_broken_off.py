@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import plain_mail
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.errors import BrokerUnavailable, ClockSkew, QueueClosed
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step
 
 
 class DriverBug(Exception):

@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import plain_mail
-from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.domain.queues.references import KEY_LIFETIME
 from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError, QueueClosed
 from support.in_memory_cluster import Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Stopped, at
 
 SOON = timedelta(minutes=3)
 MINUTE = timedelta(minutes=1)

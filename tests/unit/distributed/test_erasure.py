@@ -12,15 +12,6 @@ from uuid import UUID
 import pytest
 
 from contract.view_contract import NO_TRAITS, RECORDS, entry, key
-from postroad.adapters.memory.fault_injection import (
-    Fault,
-    FaultInjector,
-    Step,
-    Stopped,
-    at,
-    away,
-    no_fault,
-)
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.bootstrap.distributed import Unclaimed
 from postroad.distributed.maintenance import erasure
@@ -33,6 +24,15 @@ from postroad.domain.queues.ownership import Owner
 from postroad.errors import BlobsUnavailable, BucketNotOwned, HistoryMissing
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits
 from support.memory.clock import START, ManualClock
+from support.memory.fault_injection import (
+    Fault,
+    FaultInjector,
+    Step,
+    Stopped,
+    at,
+    away,
+    no_fault,
+)
 
 HOUR, HALF = timedelta(hours=1), timedelta(minutes=30)
 NAME, OTHER = QueueName("mail", "outgoing"), QueueName("mail", "neighbour")

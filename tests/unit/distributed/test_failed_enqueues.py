@@ -13,8 +13,6 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, plain_mail
-from postroad.adapters.memory import fault_injection
-from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.distributed.engine import engine
 from postroad.distributed.enqueue import withdrawal
 from postroad.distributed.enqueue.withdrawal import IN_FLIGHT, NOT_FOLLOWED, NOT_WITHDRAWN
@@ -40,6 +38,8 @@ from support.in_memory_cluster import (
     Process,
     unwithdrawn,
 )
+from support.memory import fault_injection
+from support.memory.fault_injection import Fault, Plan, Step, away, no_fault
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

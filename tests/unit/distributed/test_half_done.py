@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed.entries.dead_letters import month_of
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.references import Reference, encode
 from postroad.domain.queues.selection import Selector
 from postroad.ports.view import DeadLetter, Record
 from support.in_memory_cluster import InMemoryCluster
+from support.memory.fault_injection import Fault, Stopped
 from support.suspension import suspended
 
 ALL = Selector.all()

@@ -10,12 +10,12 @@ import pytest
 
 from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.broker import Message
-from postroad.adapters.memory.fault_injection import Step
 from postroad.distributed.dequeue.leases import AT_ONCE
 from postroad.domain.queues.entries import LONG_CHAIN
 from postroad.domain.queues.references import decode, encode
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
+from support.memory.fault_injection import Step
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)

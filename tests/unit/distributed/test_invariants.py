@@ -11,7 +11,6 @@ import pytest
 
 from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery, Message
-from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.distributed.engine.limits_cache import LimitsCache
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration
@@ -31,6 +30,7 @@ from postroad.errors import (
 from postroad.ports.history import Effective
 from postroad.telemetry import metrics
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Plan, Step, away, no_fault
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)

@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.entries.endings import CLEANED
 from postroad.distributed.entries.replacement import withdraw
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, Stopped
 from support.suspension import ROUND, Suspension, lose_connection, suspended, with_an_old_item
 
 ALL = Selector.all()

@@ -11,13 +11,13 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.entries.replacement import replacement_of
 from postroad.distributed.maintenance.browse_start import BEYOND
 from postroad.distributed.maintenance.row_maintenance import FEW
 from postroad.domain.queues.entries import Mark
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, Stopped
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)

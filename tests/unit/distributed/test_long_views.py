@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.reading import browse
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, Stopped
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)

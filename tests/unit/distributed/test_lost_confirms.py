@@ -11,11 +11,11 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.broker import Message
-from postroad.adapters.memory.fault_injection import Fault, Plan, Step
 from postroad.domain.queues.references import decode
 from postroad.domain.queues.selection import Selector
 from postroad.telemetry import metrics
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Plan, Step
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

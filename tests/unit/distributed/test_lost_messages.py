@@ -10,13 +10,13 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.distributed.maintenance.row_maintenance import ROW_PASS_INTERVAL
 from postroad.domain.queues.lost_messages import BEYOND_LEASES, OVERDUE, STEADY
 from postroad.domain.queues.names import DELAY_SECONDS, QueueName
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)

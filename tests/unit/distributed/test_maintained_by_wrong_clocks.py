@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed.maintenance.row_maintenance import ROW_PASS_INTERVAL
 from postroad.domain.queues.lost_messages import STEADY
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Stopped
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)

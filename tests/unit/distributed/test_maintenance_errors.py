@@ -13,7 +13,6 @@ import pytest
 
 from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.broker import Message
-from postroad.adapters.memory.fault_injection import Fault, Step, away, no_fault
 from postroad.distributed.administration.dead_queue import KEPT_BYTES
 from postroad.distributed.engine.timing import AT_ONCE
 from postroad.distributed.entries.endings import IN_A_ROW, MAX_LOGGED
@@ -22,6 +21,7 @@ from postroad.domain.queues.selection import Selector
 from postroad.errors import BrokerUnavailable, CredentialsRefused, ViewRefused, ViewUnavailable
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, WINDOW, Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, away, no_fault
 
 ALL = Selector.all()
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)

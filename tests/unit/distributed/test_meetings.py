@@ -10,11 +10,11 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import plain_mail
-from postroad.adapters.memory.fault_injection import Step
 from postroad.distributed.entries import dead_letters
 from postroad.domain.queues.selection import Selector
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.fault_injection import Step
 
 ALL = Selector.all()
 ORDERS = 8

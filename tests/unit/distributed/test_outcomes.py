@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector
 from postroad.errors import EntryEnded, ServerError
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step
 
 HEARD = AttemptOutcomes.of({"b@example.net": Outcome.deferred("450 later")}, 0.5)
 NOW = timedelta(0)

@@ -10,7 +10,6 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import plain_mail
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, away
 from postroad.adapters.memory.tables import Tables
 from postroad.distributed.engine.ownership import check_erasable
 from postroad.domain.queues.names import key_of_owner
@@ -19,6 +18,7 @@ from postroad.domain.queues.selection import Selector
 from postroad.errors import BlobsUnavailable, BucketNotOwned, PostroadError, ViewRefused
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, Stopped, at, away
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)

@@ -13,10 +13,10 @@ from typing import TypeVar
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process, unwithdrawn
+from support.memory.fault_injection import Fault, Step
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)

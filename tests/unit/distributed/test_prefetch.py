@@ -9,13 +9,13 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.broker import MemoryDelivery, Message
-from postroad.adapters.memory.fault_injection import Step, away, no_fault
 from postroad.adapters.memory.view import MemoryView
 from postroad.domain.queues.entries import EntryKey, Mark, Partition
 from postroad.domain.queues.names import DELAY_SECONDS
 from postroad.domain.queues.references import decode
 from postroad.errors import ViewUnavailable
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.fault_injection import Step, away, no_fault
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 HOP = 8

@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.fault_injection import Fault, Stopped, at, away
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew, EntryEnded
 from support.in_memory_cluster import Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Stopped, at, away
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

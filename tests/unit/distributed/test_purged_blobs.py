@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, no_fault
 from postroad.distributed.administration import purge
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ServerError, ViewUnavailable
 from support.in_memory_cluster import Before, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, Stopped, at, no_fault
 
 ALL = Selector.all()
 SECOND = timedelta(seconds=1)

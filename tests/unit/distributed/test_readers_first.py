@@ -15,7 +15,6 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import FaultInjector, away
 from postroad.adapters.memory.servers import MemoryHistory
 from postroad.configuration import LeasedConfiguration, adopt, settle
 from postroad.domain.configuration.rollout import Rollout, versions
@@ -25,6 +24,7 @@ from postroad.domain.values.identifiers import Identifiers
 from postroad.errors import ConfigurationStale, HistoryMissing, QueueNotFound
 from postroad.ports.history import Effective, Recorded
 from support.memory.clock import ManualClock, SeededRandomness
+from support.memory.fault_injection import FaultInjector, away
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

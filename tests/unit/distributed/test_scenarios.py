@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.queue_harness import Consumer, plain_mail
-from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Stopped, at
 
 T = TypeVar("T")
 ALL = Selector.all()

@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, plain_mail
-from postroad.adapters.memory.fault_injection import Step
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, EntryKey, Mark
 from postroad.domain.queues.selection import Selector
@@ -19,6 +18,7 @@ from postroad.errors import Undecodable
 from postroad.ports.view import Record
 from postroad.telemetry import metrics
 from support.in_memory_cluster import LONG, NAME, WINDOW, Before, InMemoryCluster, Process
+from support.memory.fault_injection import Step
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)

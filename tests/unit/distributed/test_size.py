@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import plain_mail
-from postroad.adapters.memory.fault_injection import Fault, Plan, Stopped
 from postroad.distributed.entries import replacement
 from postroad.distributed.reading import size
 from postroad.domain.queues.documents import Sizes
@@ -17,6 +16,7 @@ from postroad.domain.queues.entries import Entry, Mark
 from postroad.domain.queues.selection import Selector
 from postroad.ports.view import Limits
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Plan, Stopped
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)

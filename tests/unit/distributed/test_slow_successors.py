@@ -10,10 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.domain.queues.entries import Entry
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Stopped
 from support.suspension import Suspension, suspended
 
 ALL = Selector.all()

@@ -14,12 +14,12 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Stopped, at
 
 ALL = Selector.all()
 MAX_STEPS = 200

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer, plain_mail
-from postroad.adapters.memory.fault_injection import Fault, Stopped, away, no_fault
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import LONG, WINDOW, InMemoryCluster, Process, every_other
+from support.memory.fault_injection import Fault, Stopped, away, no_fault
 from support.suspension import ROUND, Suspension, lose_connection, suspended, with_an_old_item
 
 ALL = Selector.all()

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.queues.entries import Entry
 from postroad.domain.queues.selection import Selector
@@ -18,6 +17,7 @@ from postroad.errors import ClockSkew
 from postroad.ports.mail_queue import Item
 from postroad.telemetry import metrics
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
+from support.memory.fault_injection import Fault, Step, Stopped
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)

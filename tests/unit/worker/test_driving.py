@@ -11,7 +11,6 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Step
 from postroad.bootstrap.targets import rules_of
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome
@@ -26,6 +25,7 @@ from postroad.worker.runner import FAILING, Consumer
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.memory.clock import SeededRandomness, settle
 from support.memory.connections import Loss, MemoryConnector, MemoryResolver
+from support.memory.fault_injection import Step
 from support.workers import A_HOP, a_driving
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)

@@ -10,13 +10,13 @@ from functools import partial
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault
 from postroad.cli.sites.sites import ANSWERED_WITHIN, try_site
 from postroad.domain.delivery.sites import FlushAck, SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput, ViewUnavailable
 from postroad.ports.delivery import Topic
 from postroad.worker.sites.control import FlushAcks, SharedStateReader, SiteControl
+from support.memory.fault_injection import Fault
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
 from postroad.worker.jobs.admission import UNSHARED, AdmissionGate
 from postroad.worker.sites.rate_limiter import RateLimiter, held_of
+from support.memory.fault_injection import Fault
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
 LIMIT = LimitRule("one", LimitedBy.SITE, 60, 1, frozenset({"one.example"}))

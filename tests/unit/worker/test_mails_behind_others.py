@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Step
 from postroad.bootstrap.targets import rules_of, target_of, window_of
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
@@ -37,6 +36,7 @@ from postroad.worker.runner import Consumer
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.memory.clock import ManualClock, SeededRandomness, settle
+from support.memory.fault_injection import Step
 from support.smtp_connections import connect
 from support.workers import a_driving
 

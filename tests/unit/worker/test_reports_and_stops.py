@@ -13,7 +13,6 @@ from contract.queue_harness import Consumer, eventually
 from crash.cuts import disks_after
 from crash.lossy import LossyFiles
 from crash.world import opened, start
-from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.domain.mail.mail import Mail
 from postroad.embedded.store.owner import Consumer as SpoolConsumer
 from postroad.embedded.store.owner import OwnedQueue
@@ -21,6 +20,7 @@ from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
 from support.in_memory_cluster import LONG, InMemoryCluster, Process
 from support.memory.clock import ManualClock, SeededRandomness
+from support.memory.fault_injection import Fault, Stopped, at
 from support.reported import RefusingHop, deliverer
 from support.workers import OneByOne
 

@@ -11,7 +11,6 @@ from functools import partial
 
 import pytest
 
-from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.delivery.sites import Reroute, RerouteOf, RerouteTable
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.errors import InvalidInput
@@ -27,6 +26,7 @@ from postroad.worker.route_finder import (
 )
 from postroad.worker.sites.control import SharedStateReader
 from support.memory.clock import SeededRandomness
+from support.memory.fault_injection import Fault
 from support.workers import running
 from unit.worker.test_driving import SECOND, Worker, a_worker
 

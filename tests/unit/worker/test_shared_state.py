@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
-from postroad.adapters.memory.fault_injection import Fault
 from postroad.errors import ViewUnavailable
 from postroad.ports.delivery import Topic
 from postroad.worker.route_finder import Reroutes
@@ -18,6 +17,7 @@ from postroad.worker.sites.control import (
     SharedStateReader,
     SiteControl,
 )
+from support.memory.fault_injection import Fault
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, a_worker
 

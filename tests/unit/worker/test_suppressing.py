@@ -10,7 +10,6 @@ from datetime import timedelta
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.domain.delivery.suppressed import SuppressedBy, SuppressionRules, suppressed, token_of
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, Responder
 from postroad.domain.smtp.bounces import BounceClass
@@ -18,6 +17,7 @@ from postroad.errors import ViewUnavailable
 from postroad.telemetry.metrics import of_queue
 from postroad.worker.jobs.admission import UNREADABLE, Screening
 from postroad.worker.sites.suppressing import Suppressing
+from support.memory.fault_injection import Fault, Step
 from support.reported import reporting
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
-from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.domain.delivery.sites import SiteState, SiteView, SuspendedBy, Suspension, read_views
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.ports.delivery import Topic
@@ -18,6 +17,7 @@ from postroad.worker.sites.control import (
     SharedStateReader,
     SiteControl,
 )
+from support.memory.fault_injection import Fault, Step
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.steps import Steps, step
 from postroad.contents import chunks_of
 from postroad.domain.mail.mail import Content
 from postroad.domain.mail.shapes import shape_of
@@ -29,9 +29,9 @@ class Bucket:
 class MemoryBlobs:
     """`Blobs` over one `Bucket`."""
 
-    def __init__(self, bucket: Bucket, faults: FaultInjector) -> None:
+    def __init__(self, bucket: Bucket, steps: Steps) -> None:
         self._bucket = bucket
-        self._faults = faults
+        self.steps = steps
 
     async def put(self, key: str, content: Content, limit_bytes: int | None = None) -> Stored:
         body = await _read(content, limit_bytes)
@@ -43,23 +43,19 @@ class MemoryBlobs:
             self._bucket.objects[key] = body
             return Stored(len(body), shape)
 
-        return await self._faults("blobs", "put", effect)
+        return await self.steps("blobs", "put", effect)
 
-    async def put_new(self, key: str, body: bytes) -> None:
-        def effect() -> None:
-            if not self._bucket.is_created:
-                raise BlobsUnavailable("the bucket does not exist")
-            self._bucket.objects.setdefault(key, body)
+    @step("blobs")
+    def put_new(self, key: str, body: bytes) -> None:
+        if not self._bucket.is_created:
+            raise BlobsUnavailable("the bucket does not exist")
+        self._bucket.objects.setdefault(key, body)
 
-        await self._faults("blobs", "put_new", effect)
-
-    async def get(self, key: str) -> bytes:
-        def effect() -> bytes:
-            if key not in self._bucket.objects:
-                raise BlobMissing(f"there is no object {key}")
-            return self._bucket.objects[key]
-
-        return await self._faults("blobs", "get", effect)
+    @step("blobs")
+    def get(self, key: str) -> bytes:
+        if key not in self._bucket.objects:
+            raise BlobMissing(f"there is no object {key}")
+        return self._bucket.objects[key]
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         body = await self.get(key)
@@ -67,7 +63,7 @@ class MemoryBlobs:
             yield body[first : first + CHUNK]
 
     async def delete(self, key: str) -> None:
-        await self._faults("blobs", "delete", lambda: self._bucket.objects.pop(key, None))
+        await self.steps("blobs", "delete", lambda: self._bucket.objects.pop(key, None))
 
     async def delete_together(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -78,22 +74,20 @@ class MemoryBlobs:
             wanted = (key for key in self._bucket.objects if key.startswith(prefix) and key > after)
             return sorted(wanted)[:PAGE]
 
-        while found := await self._faults("blobs", "keys", page):
+        while found := await self.steps("blobs", "keys", page):
             for key in found:
                 yield key
             after = found[-1]
 
-    async def create(self, prefix: str = "", *, first: bool = False) -> tuple[str, ...]:
-        def effect() -> tuple[str, ...]:
-            if first and self._bucket.is_of_another_account:
-                raise BlobsRefused("the name of the bucket is taken by another account")
-            self._bucket.is_created = True
-            return self._bucket.limits
-
-        return await self._faults("blobs", "create", effect)
+    @step("blobs")
+    def create(self, prefix: str = "", *, first: bool = False) -> tuple[str, ...]:
+        if first and self._bucket.is_of_another_account:
+            raise BlobsRefused("the name of the bucket is taken by another account")
+        self._bucket.is_created = True
+        return self._bucket.limits
 
     async def exists(self) -> bool:
-        return await self._faults("blobs", "exists", lambda: self._bucket.is_created)
+        return await self.steps("blobs", "exists", lambda: self._bucket.is_created)
 
     async def empty(self, prefix: str) -> AsyncIterator[int]:
         def effect() -> int:
@@ -102,7 +96,7 @@ class MemoryBlobs:
                 del self._bucket.objects[key]
             return len(doomed)
 
-        while count := await self._faults("blobs", "empty", effect):
+        while count := await self.steps("blobs", "empty", effect):
             yield count
 
     async def drop(self, prefix: str = "", *, bucket: bool = True) -> int:
@@ -114,7 +108,7 @@ class MemoryBlobs:
             if bucket and not self._bucket.objects:
                 self._bucket.is_created = False
 
-        await self._faults("blobs", "drop", effect)
+        await self.steps("blobs", "drop", effect)
         return count
 
     async def close(self) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.steps import Steps, step
 from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.errors import BrokerRefused, BrokerUnavailable, NotPublished, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths
@@ -54,12 +54,12 @@ class MemoryClaimRecord:
     def __init__(
         self,
         claimed: ClaimedObject,
-        faults: FaultInjector,
+        steps: Steps,
         server: str,
         exists: Callable[[], bool] = lambda: True,
     ) -> None:
         self._claimed = claimed
-        self._faults = faults
+        self.steps = steps
         self._server = server
         self._exists = exists
 
@@ -71,7 +71,7 @@ class MemoryClaimRecord:
                 self._claimed.claims.append(claimant)
             return self._claimed.claim
 
-        return await self._faults(self._server, "claim", effect)
+        return await self.steps(self._server, "claim", effect)
 
     async def transfer(self, found: Claim, claimant: Claimant) -> Claim:
         def effect() -> Claim:
@@ -80,7 +80,7 @@ class MemoryClaimRecord:
             assert self._claimed.claim is not None
             return self._claimed.claim
 
-        return await self._faults(self._server, "transfer claim", effect)
+        return await self.steps(self._server, "transfer claim", effect)
 
     async def release(self, claimant: Claimant) -> None:
         def effect() -> None:
@@ -88,7 +88,7 @@ class MemoryClaimRecord:
             if holding is not None and holding.is_of(claimant):
                 self._claimed.claims.append(None)
 
-        await self._faults(self._server, "release claim", effect)
+        await self.steps(self._server, "release claim", effect)
 
 
 @dataclass(slots=True)
@@ -146,8 +146,8 @@ class BrokerQueues:
         """Give all queues a quorum, and enqueue what was published meanwhile."""
         self.without_quorum.clear()
         unconfirmed, self.unconfirmed = self.unconfirmed, []
-        for step, message in unconfirmed:
-            self.put(message, step)
+        for number, message in unconfirmed:
+            self.put(message, number)
 
     def put_back(self, message: Message, *, failed: bool, limit: int) -> None:
         message.redelivered = True
@@ -269,13 +269,13 @@ class MemoryDelivery:
         return self in self._broker.leased
 
     async def ack(self) -> None:
-        await self._broker.faults("broker", "ack", lambda: self._end("ack"))
+        await self._broker.steps("broker", "ack", lambda: self._end("ack"))
 
     async def give_back(self) -> None:
-        await self._broker.faults("broker", "give_back", lambda: self._end("give_back"))
+        await self._broker.steps("broker", "give_back", lambda: self._end("give_back"))
 
     async def dead_letter(self) -> None:
-        await self._broker.faults("broker", "dead_letter", lambda: self._end("dead_letter"))
+        await self._broker.steps("broker", "dead_letter", lambda: self._end("dead_letter"))
 
     def _end(self, how: str) -> None:
         if not self.is_leased:
@@ -318,16 +318,16 @@ class MemoryBroker:
         self,
         queues: BrokerQueues,
         delayed: Callable[[], int],
-        faults: FaultInjector,
+        steps: Steps,
         delivery_limit: int = 20,
     ) -> None:
         self.queues = queues
         self._delayed = delayed
-        self.faults = faults
+        self.steps = steps
         self.delivery_limit = delivery_limit
         self.leased: set[MemoryDelivery] = set()
         self._closed = False
-        faults.when_stopped.append(self.disconnect)
+        steps.when_stopped.append(self.disconnect)
 
     def disconnect(self) -> None:
         """Break the connection: requeue all leased messages, newest first to keep their order."""
@@ -351,7 +351,7 @@ class MemoryBroker:
             elif (delay_seconds, message) not in queues.unconfirmed:
                 queues.unconfirmed.append((delay_seconds, message))
 
-        await self.faults("broker", "publish", effect)
+        await self.steps("broker", "publish", effect)
         if delay_seconds in self.queues.without_quorum:
             await self._confirmed(delay_seconds, message_id, body)
 
@@ -366,7 +366,7 @@ class MemoryBroker:
         lease = self.queues.lease(prefetch)
         self.queues.consumers += 1
         try:
-            while not self._closed and not self.faults.stopped:
+            while not self._closed and not self.steps.stopped:
                 if lease.count >= prefetch:
                     lease.freed.clear()
                     await lease.freed.wait()
@@ -378,7 +378,7 @@ class MemoryBroker:
 
     async def consume_dead(self, prefetch: int) -> AsyncIterator[MemoryDelivery]:
         lease = self.queues.lease(prefetch)
-        while not self._closed and not self.faults.stopped:
+        while not self._closed and not self.steps.stopped:
             if lease.count >= prefetch:
                 lease.freed.clear()
                 await lease.freed.wait()
@@ -396,41 +396,33 @@ class MemoryBroker:
         self.leased.add(delivery)
         return delivery
 
-    async def depths(self) -> Depths:
-        def effect() -> Depths:
-            queues = self.queues
-            delayed = self._delayed()
-            return Depths(
-                work=len(queues.ready) + queues.unacked,
-                delayed=delayed,
-                dead=len(queues.dead) + queues.unacked_dead,
-                consumers=queues.consumers,
-                leased=queues.unacked + queues.unacked_dead,
-            )
-
-        return await self.faults("broker", "depths", effect)
+    @step("broker")
+    def depths(self) -> Depths:
+        queues = self.queues
+        delayed = self._delayed()
+        return Depths(
+            work=len(queues.ready) + queues.unacked,
+            delayed=delayed,
+            dead=len(queues.dead) + queues.unacked_dead,
+            consumers=queues.consumers,
+            leased=queues.unacked + queues.unacked_dead,
+        )
 
     async def exists(self) -> bool:
-        return await self.faults("broker", "exists", lambda: self.queues.declared)
+        return await self.steps("broker", "exists", lambda: self.queues.declared)
 
-    async def declare(self, *, first: bool = False) -> None:
-        def effect() -> None:
-            found, wanted = self.queues.delivery_limit, self.delivery_limit
-            if self.queues.declared and found != wanted:
-                raise BrokerRefused(
-                    f"the work queue has x-delivery-limit {found}, wanted is {wanted}"
-                )
-            self.queues.ripen()  # what is due before goes nowhere
-            self.queues.declared, self.queues.delivery_limit = True, wanted
+    @step("broker")
+    def declare(self, *, first: bool = False) -> None:
+        found, wanted = self.queues.delivery_limit, self.delivery_limit
+        if self.queues.declared and found != wanted:
+            raise BrokerRefused(f"the work queue has x-delivery-limit {found}, wanted is {wanted}")
+        self.queues.ripen()  # what is due before goes nowhere
+        self.queues.declared, self.queues.delivery_limit = True, wanted
 
-        await self.faults("broker", "declare", effect)
-
-    async def delete(self) -> None:
-        def effect() -> None:
-            self.queues.delete()
-            self.queues.declared = False
-
-        await self.faults("broker", "delete", effect)
+    @step("broker")
+    def delete(self) -> None:
+        self.queues.delete()
+        self.queues.declared = False
 
     async def close(self) -> None:
         self._closed = True

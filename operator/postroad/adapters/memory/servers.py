@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
 from postroad.adapters.memory.broker import BrokerQueues, MemoryBroker, MemoryClaimRecord
-from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.steps import Steps, step
 from postroad.adapters.memory.tables import Tables
 from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Schema
 from postroad.domain.configuration.history import ConfigurationEvent
@@ -33,41 +33,35 @@ class Records:
 class MemoryHistory:
     """`History` over `Records`, as one process sees it."""
 
-    def __init__(self, records: Records | None = None, faults: FaultInjector | None = None) -> None:
+    def __init__(self, records: Records | None = None, steps: Steps | None = None) -> None:
         self.records = records or Records()
-        self._faults = faults or FaultInjector()
+        self.steps = steps or Steps()
 
     async def load(self) -> Recorded:
-        return await self._faults("view", "load", lambda: self.records.recorded)
+        return await self.steps("view", "load", lambda: self.records.recorded)
 
-    async def append(self, event: ConfigurationEvent) -> None:
-        def effect() -> None:
-            events, rollout = self.records.recorded.events, self.records.recorded.rollout
-            present = {each.sequence: each for each in events}
-            if present.get(event.sequence, event) != event:
-                raise ConfigurationConflict(
-                    f"the configuration history has another event {event.sequence} already"
-                )
-            present[event.sequence] = event
-            ordered = tuple(present[each] for each in sorted(present))
-            self.records.recorded = Recorded(ordered, rollout)
+    @step("view")
+    def append(self, event: ConfigurationEvent) -> None:
+        events, rollout = self.records.recorded.events, self.records.recorded.rollout
+        present = {each.sequence: each for each in events}
+        if present.get(event.sequence, event) != event:
+            raise ConfigurationConflict(
+                f"the configuration history has another event {event.sequence} already"
+            )
+        present[event.sequence] = event
+        ordered = tuple(present[each] for each in sorted(present))
+        self.records.recorded = Recorded(ordered, rollout)
 
-        await self._faults("view", "append", effect)
+    @step("view")
+    def advance(self, before: Rollout | None, after: Rollout) -> bool:
+        if self.records.recorded.rollout != before:
+            return False
+        self.records.recorded = Recorded(self.records.recorded.events, after)
+        return True
 
-    async def advance(self, before: Rollout | None, after: Rollout) -> bool:
-        def effect() -> bool:
-            if self.records.recorded.rollout != before:
-                return False
-            self.records.recorded = Recorded(self.records.recorded.events, after)
-            return True
-
-        return await self._faults("view", "advance", effect)
-
-    async def erase(self) -> None:
-        def effect() -> None:
-            self.records.recorded = Recorded()
-
-        await self._faults("view", "erase history", effect)
+    @step("view", "erase history")
+    def erase(self) -> None:
+        self.records.recorded = Recorded()
 
 
 class FixedConfiguration:
@@ -92,32 +86,26 @@ class MemoryUser:
 class MemoryQueueUsers:
     """`QueueUsers` of one process, over the users of a broker by their names."""
 
-    def __init__(self, users: dict[str, MemoryUser], faults: FaultInjector) -> None:
+    def __init__(self, users: dict[str, MemoryUser], steps: Steps) -> None:
         self._users = users
-        self._faults = faults
+        self.steps = steps
 
-    async def made_for(self, token: str) -> Collection[QueueUser]:
-        def effect() -> Collection[QueueUser]:
-            found = (QueueUser.parse(each) for each in self._users)
-            return [each for each in found if each is not None and each.token == token]
+    @step("broker", "list users")
+    def made_for(self, token: str) -> Collection[QueueUser]:
+        found = (QueueUser.parse(each) for each in self._users)
+        return [each for each in found if each is not None and each.token == token]
 
-        return await self._faults("broker", "list users", effect)
+    @step("broker", "get user")
+    def has_rights(self, user: QueueUser) -> bool | None:
+        found = self._users.get(str(user))
+        return None if found is None else found.has_rights
 
-    async def has_rights(self, user: QueueUser) -> bool | None:
-        def effect() -> bool | None:
-            found = self._users.get(str(user))
-            return None if found is None else found.has_rights
-
-        return await self._faults("broker", "get user", effect)
-
-    async def give(self, user: QueueUser, password: str) -> None:
-        def effect() -> None:
-            self._users[str(user)] = MemoryUser(password)
-
-        await self._faults("broker", "put user", effect)
+    @step("broker", "put user")
+    def give(self, user: QueueUser, password: str) -> None:
+        self._users[str(user)] = MemoryUser(password)
 
     async def delete(self, user: QueueUser) -> None:
-        await self._faults("broker", "delete user", lambda: self._users.pop(str(user), None))
+        await self.steps("broker", "delete user", lambda: self._users.pop(str(user), None))
 
 
 class MemoryWorld:
@@ -161,39 +149,39 @@ class MemoryWorld:
 
 
 class MemoryServers:
-    def __init__(self, world: MemoryWorld, faults: FaultInjector | None = None) -> None:
+    def __init__(self, world: MemoryWorld, steps: Steps | None = None) -> None:
         self.world = world
-        self.faults = faults or FaultInjector()
+        self.steps = steps or Steps()
 
     def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> MemoryBroker:
         return MemoryBroker(
-            self.world.queues(str(queue)), self.world.delayed, self.faults, delivery_limit
+            self.world.queues(str(queue)), self.world.delayed, self.steps, delivery_limit
         )
 
     def views(self) -> MemoryViewStore:
         return MemoryViewStore(
-            lambda queue: MemoryView(self.world.tables(queue), self.faults),
-            self.faults,
+            lambda queue: MemoryView(self.world.tables(queue), self.steps),
+            self.steps,
             self.world.schema,
         )
 
     def history(self, queue: QueueName) -> MemoryHistory:
-        return MemoryHistory(self.world.records(str(queue)), self.faults)
+        return MemoryHistory(self.world.records(str(queue)), self.steps)
 
     def keyspace_claim(self) -> MemoryClaimRecord:
         schema = self.world.schema
         return MemoryClaimRecord(
-            schema.claimed, self.faults, "view", lambda: schema.options is not None
+            schema.claimed, self.steps, "view", lambda: schema.options is not None
         )
 
     def queue_claim(self, queue: QueueName) -> MemoryClaimRecord:
-        return MemoryClaimRecord(self.world.queues(str(queue)).claimed, self.faults, "broker")
+        return MemoryClaimRecord(self.world.queues(str(queue)).claimed, self.steps, "broker")
 
     def queue_users(self) -> MemoryQueueUsers:
-        return MemoryQueueUsers(self.world.users, self.faults)
+        return MemoryQueueUsers(self.world.users, self.steps)
 
     def blobs(self, bucket: str) -> MemoryBlobs:
-        return MemoryBlobs(self.world.bucket(bucket), self.faults)
+        return MemoryBlobs(self.world.bucket(bucket), self.steps)
 
     async def check(self, *, brief: bool = False) -> dict[str, Checked]:
         return {server: Checked("memory") for server in ("rabbitmq", "cassandra", "s3")}

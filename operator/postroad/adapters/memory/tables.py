@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.steps import Steps, step
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, strongest
 from postroad.domain.queues.entries import (
@@ -36,31 +36,27 @@ Entries = dict[tuple[Topic, str], tuple[str, timedelta]]
 class MemorySharedState:
     """The shared state of one queue (see the port). `clock` is the server's."""
 
-    def __init__(self, entries: Entries, clock: Clock, faults: FaultInjector) -> None:
-        self._entries, self._clock, self._faults = entries, clock, faults
+    def __init__(self, entries: Entries, clock: Clock, steps: Steps) -> None:
+        self._entries, self._clock, self.steps = entries, clock, steps
 
-    async def publish(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
-        def effect() -> None:
-            self._entries[topic, name] = text, self._clock.elapsed() + lifetime
-
-        await self._faults("view", "publish_entry", effect)
+    @step("view", "publish_entry")
+    def publish(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
+        self._entries[topic, name] = text, self._clock.elapsed() + lifetime
 
     async def take_down(self, topic: Topic, name: str) -> None:
-        await self._faults("view", "take_down", lambda: self._entries.pop((topic, name), None))
+        await self.steps("view", "take_down", lambda: self._entries.pop((topic, name), None))
 
     async def published(self, topic: Topic) -> Mapping[str, str]:
         return (await self.published_about((topic,)))[topic]
 
-    async def published_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
-        def effect() -> Mapping[Topic, Mapping[str, str]]:
-            now = self._clock.elapsed()
-            found = {topic: dict[str, str]() for topic in topics}
-            for (topic, name), (text, until) in self._entries.items():
-                if topic in found and until > now:
-                    found[topic][name] = text
-            return found
-
-        return await self._faults("view", "published", effect)
+    @step("view", "published")
+    def published_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
+        now = self._clock.elapsed()
+        found = {topic: dict[str, str]() for topic in topics}
+        for (topic, name), (text, until) in self._entries.items():
+            if topic in found and until > now:
+                found[topic][name] = text
+        return found
 
 
 Lists = dict[tuple[str, bytes, SuppressedBy], SuppressedAddress]
@@ -70,37 +66,29 @@ Lists = dict[tuple[str, bytes, SuppressedBy], SuppressedAddress]
 class MemorySuppressionList:
     """The lists of one queue (see the port)."""
 
-    def __init__(self, lists: Lists, faults: FaultInjector) -> None:
-        self._lists, self._faults = lists, faults
+    def __init__(self, lists: Lists, steps: Steps) -> None:
+        self._lists, self.steps = lists, steps
 
-    async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
-        def effect() -> None:
-            self._lists.update({(tenant, each.token, each.by): each for each in entries})
+    @step("view", "suppress")
+    def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
+        self._lists.update({(tenant, each.token, each.by): each for each in entries})
 
-        await self._faults("view", "suppress", effect)
+    @step("view", "unsuppress")
+    def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
+        for token in tokens:
+            for by in SuppressedBy:
+                self._lists.pop((tenant, token, by), None)
 
-    async def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
-        def effect() -> None:
-            for token in tokens:
-                for by in SuppressedBy:
-                    self._lists.pop((tenant, token, by), None)
-
-        await self._faults("view", "unsuppress", effect)
-
-    async def find(
-        self, tenant: str, tokens: Collection[bytes]
-    ) -> Mapping[bytes, SuppressedAddress]:
-        def effect() -> Mapping[bytes, SuppressedAddress]:
-            keys = ((tenant, token, by) for token in tokens for by in SuppressedBy)
-            return strongest(self._lists[key] for key in keys if key in self._lists)
-
-        return await self._faults("view", "suppressed", effect)
+    @step("view", "suppressed")
+    def find(self, tenant: str, tokens: Collection[bytes]) -> Mapping[bytes, SuppressedAddress]:
+        keys = ((tenant, token, by) for token in tokens for by in SuppressedBy)
+        return strongest(self._lists[key] for key in keys if key in self._lists)
 
     async def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
         def effect() -> list[SuppressedAddress]:
             return [each for (of, *_), each in sorted(self._lists.items()) if of == tenant]
 
-        for each in await self._faults("view", "suppressed_entries", effect):
+        for each in await self.steps("view", "suppressed_entries", effect):
             yield each
 
 
@@ -276,12 +264,12 @@ PAGE = 3
 class MemoryMarks:
     """The half of `View` on marks, over `Tables`."""
 
-    def __init__(self, tables: Tables, faults: FaultInjector) -> None:
+    def __init__(self, tables: Tables, steps: Steps) -> None:
         self._tables = tables
-        self._faults = faults
+        self.steps = steps
 
     async def _step(self, operation: str, effect: Callable[[], T]) -> T:
-        return await self._faults("view", operation, effect)
+        return await self.steps("view", operation, effect)
 
     async def _page(
         self,
@@ -312,14 +300,10 @@ class MemoryMarks:
                 yield key.enqueue_id, mark.is_unfinished_replacement
                 after = key.enqueue_id
 
-    async def count_marks(
-        self, partition: Partition, now: datetime, after: UUID | None = None
-    ) -> Counts:
-        def effect() -> Counts:
-            found = within(self._tables.traits, partition, after)
-            return Counts.of((traits for _, traits in found), now)
-
-        return await self._step("count_marks", effect)
+    @step("view")
+    def count_marks(self, partition: Partition, now: datetime, after: UUID | None = None) -> Counts:
+        found = within(self._tables.traits, partition, after)
+        return Counts.of((traits for _, traits in found), now)
 
     async def withdrawn_without_rows(
         self, partition: Partition, after: UUID | None = None
@@ -353,95 +337,81 @@ class MemoryMarks:
             "version", lambda: self._tables.version.get(partition, PartitionVersion())
         )
 
-    async def mark_delivered(
+    @step("view")
+    def mark_delivered(
         self,
         key: EntryKey,
         at: datetime,
         traits: Traits,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
-        def effect() -> None:
-            mark = self._tables.marks.get(key, Mark())
-            self._put_mark(key, replace(mark, delivered_at=at), traits, outcomes)
-            self._change(key.partition, delivered=self._tables.clock.now())
+        mark = self._tables.marks.get(key, Mark())
+        self._put_mark(key, replace(mark, delivered_at=at), traits, outcomes)
+        self._change(key.partition, delivered=self._tables.clock.now())
 
-        await self._step("mark_delivered", effect)
-
-    async def end(
+    @step("view")
+    def end(
         self,
         key: EntryKey,
         ending: Ending,
         traits: Traits,
         outcomes: AttemptOutcomes | None = None,
     ) -> Mark | None:
-        def effect() -> Mark | None:
-            standing = self._tables.mark(key)
-            if standing is None:
-                self._end(key, ending, traits, outcomes)
-            return standing
+        standing = self._tables.mark(key)
+        if standing is None:
+            self._end(key, ending, traits, outcomes)
+        return standing
 
-        return await self._step("end", effect)
+    @step("view", "end")
+    def end_together(self, ended: Sequence[tuple[EntryKey, Ending, Traits]]) -> bool:
+        if any(self._tables.mark(key) is not None for key, _, _ in ended):
+            return False
+        for each in ended:
+            self._end(*each)
+        return True
 
-    async def end_together(self, ended: Sequence[tuple[EntryKey, Ending, Traits]]) -> bool:
-        def effect() -> bool:
-            if any(self._tables.mark(key) is not None for key, _, _ in ended):
-                return False
-            for each in ended:
-                self._end(*each)
-            return True
-
-        return await self._step("end", effect)
-
-    async def set_watermark(
+    @step("view")
+    def set_watermark(
         self, partition: Partition, watermark: PurgeWatermark
     ) -> PurgeWatermark | None:
-        def effect() -> PurgeWatermark | None:
-            before = self._tables.watermark(partition)
-            if before is None or before.through < watermark.through:
-                self._change(partition, watermark=watermark)
-            return before
-
-        return await self._step("set_watermark", effect)
+        before = self._tables.watermark(partition)
+        if before is None or before.through < watermark.through:
+            self._change(partition, watermark=watermark)
+        return before
 
     async def mark_blobs_deleted(self, partition: Partition, through: UUID) -> None:
         await self._step(
             "mark_blobs_deleted", lambda: self._change(partition, blobs_deleted_through=through)
         )
 
-    async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
-        def effect() -> bool:
-            mark = self._tables.marks.get(key)
-            if mark is None or not mark.is_replaced_by(successor):
-                return False
-            self._tables.marks[key] = replace(mark, published=True)
-            return True
+    @step("view")
+    def mark_published(self, key: EntryKey, successor: UUID) -> bool:
+        mark = self._tables.marks.get(key)
+        if mark is None or not mark.is_replaced_by(successor):
+            return False
+        self._tables.marks[key] = replace(mark, published=True)
+        return True
 
-        return await self._step("mark_published", effect)
-
-    async def change_successor(
+    @step("view")
+    def change_successor(
         self, key: EntryKey, old: UUID, new: EntryKey, previous: tuple[EntryKey, ...]
     ) -> bool:
-        def effect() -> bool:
-            mark = self._tables.marks.get(key)
-            ending = mark.ending if mark is not None else None
-            if mark is None or ending is None or mark.published or not mark.is_replaced_by(old):
-                return False
-            assert ending.change is not None
-            change = replace(ending.change, previous=previous)
-            ending = replace(ending, successor=new, change=change)
-            self._tables.marks[key] = replace(mark, ending=ending)
-            return True
+        mark = self._tables.marks.get(key)
+        ending = mark.ending if mark is not None else None
+        if mark is None or ending is None or mark.published or not mark.is_replaced_by(old):
+            return False
+        assert ending.change is not None
+        change = replace(ending.change, previous=previous)
+        ending = replace(ending, successor=new, change=change)
+        self._tables.marks[key] = replace(mark, ending=ending)
+        return True
 
-        return await self._step("change_successor", effect)
-
-    async def delete_marks(self, partition: Partition) -> None:
-        def effect() -> None:
-            delete(self._tables.marks, partition)
-            delete(self._tables.traits, partition)
-            delete(self._tables.outcomes, partition)
-            self._tables.version.pop(partition, None)
-
-        await self._step("delete_marks", effect)
+    @step("view")
+    def delete_marks(self, partition: Partition) -> None:
+        delete(self._tables.marks, partition)
+        delete(self._tables.traits, partition)
+        delete(self._tables.outcomes, partition)
+        self._tables.version.pop(partition, None)
 
     def _end(
         self,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from postroad.adapters.memory import tables
 from postroad.adapters.memory.broker import ClaimedObject
-from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.steps import Steps, step
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
 from postroad.domain.queues.references import KEY_LIFETIME
@@ -51,25 +51,21 @@ class MemoryView(tables.MemoryMarks):
         if row is not None:
             await self._step("renew_row", lambda: self._tables.insert(row))
 
-    async def count_rows(
+    @step("view")
+    def count_rows(
         self, partition: Partition, now: datetime | None, after: UUID | None = None
     ) -> Counts:
-        def effect() -> Counts:
-            found = tables.within(self._tables.unexpired(), partition, after)
-            return Counts.of((entry.traits for _, entry in found), now)
+        found = tables.within(self._tables.unexpired(), partition, after)
+        return Counts.of((entry.traits for _, entry in found), now)
 
-        return await self._step("count_rows", effect)
-
-    async def occupied(self, starts: Sequence[datetime], buckets: int) -> Collection[Partition]:
-        def effect() -> Collection[Partition]:
-            asked = set(starts)
-            return {
-                key.partition
-                for key in self._tables.unexpired()
-                if key.slice_start in asked and key.bucket_id < buckets
-            }
-
-        return await self._step("occupied", effect)
+    @step("view")
+    def occupied(self, starts: Sequence[datetime], buckets: int) -> Collection[Partition]:
+        asked = set(starts)
+        return {
+            key.partition
+            for key in self._tables.unexpired()
+            if key.slice_start in asked and key.bucket_id < buckets
+        }
 
     async def blob_keys(
         self, partition: Partition, through: UUID
@@ -83,51 +79,41 @@ class MemoryView(tables.MemoryMarks):
 
     # Claims and delivery records
 
-    async def claim(self, enqueue_id: UUID, owner: UUID, lifetime: timedelta) -> bool:
-        def effect() -> bool:
-            now = self._tables.clock.elapsed()
-            holder, until = self._tables.claims.get(enqueue_id, (owner, now))
-            if holder != owner and until > now:
-                return False
-            self._tables.claims[enqueue_id] = (owner, now + lifetime)
-            return True
+    @step("view")
+    def claim(self, enqueue_id: UUID, owner: UUID, lifetime: timedelta) -> bool:
+        now = self._tables.clock.elapsed()
+        holder, until = self._tables.claims.get(enqueue_id, (owner, now))
+        if holder != owner and until > now:
+            return False
+        self._tables.claims[enqueue_id] = (owner, now + lifetime)
+        return True
 
-        return await self._step("claim", effect)
+    @step("view")
+    def release_claim(self, enqueue_id: UUID, owner: UUID) -> None:
+        if self._tables.claims.get(enqueue_id, (None, None))[0] == owner:
+            del self._tables.claims[enqueue_id]
 
-    async def release_claim(self, enqueue_id: UUID, owner: UUID) -> None:
-        def effect() -> None:
-            if self._tables.claims.get(enqueue_id, (None, None))[0] == owner:
-                del self._tables.claims[enqueue_id]
-
-        await self._step("release_claim", effect)
-
-    async def record(self, mail_id: UUID, records: tuple[Record, ...]) -> None:
-        def effect() -> None:
-            self._tables.records[mail_id].update({each.recipient: each for each in records})
-
-        await self._step("record", effect)
+    @step("view")
+    def record(self, mail_id: UUID, records: tuple[Record, ...]) -> None:
+        self._tables.records[mail_id].update({each.recipient: each for each in records})
 
     async def records(self, mail_id: UUID) -> Mapping[str, Record]:
         return await self._step("records", lambda: dict(self._tables.records.get(mail_id, {})))
 
     # Enqueue keys
 
-    async def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
-        def effect() -> KeyedEntry:
-            standing = self._standing(token)
-            return self._write_key(token, keyed) if standing is None else standing
+    @step("view")
+    def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
+        standing = self._standing(token)
+        return self._write_key(token, keyed) if standing is None else standing
 
-        return await self._step("take_key", effect)
-
-    async def change_key(self, token: bytes, before: KeyedEntry, after: KeyedEntry) -> bool:
-        def effect() -> bool:
-            standing = self._standing(token)
-            if standing is None or _identity_of(standing) != _identity_of(before):
-                return False
-            self._write_key(token, after)
-            return True
-
-        return await self._step("change_key", effect)
+    @step("view")
+    def change_key(self, token: bytes, before: KeyedEntry, after: KeyedEntry) -> bool:
+        standing = self._standing(token)
+        if standing is None or _identity_of(standing) != _identity_of(before):
+            return False
+        self._write_key(token, after)
+        return True
 
     def _standing(self, token: bytes) -> KeyedEntry | None:
         found, until = self._tables.enqueue_keys.get(token, (None, timedelta(0)))
@@ -140,61 +126,53 @@ class MemoryView(tables.MemoryMarks):
 
     @property
     def shared_state(self) -> tables.MemorySharedState:
-        return tables.MemorySharedState(self._tables.entries, self._tables.clock, self._faults)
+        return tables.MemorySharedState(self._tables.entries, self._tables.clock, self.steps)
 
     @property
     def suppression_list(self) -> tables.MemorySuppressionList:
-        return tables.MemorySuppressionList(self._tables.suppressed, self._faults)
+        return tables.MemorySuppressionList(self._tables.suppressed, self.steps)
 
     # Limits and slices
 
     async def limits(self) -> Limits:
         return await self._step("limits", lambda: self._tables.limits)
 
-    async def advance(
+    @step("view")
+    def advance(
         self,
         *,
         browse_start: datetime | None = None,
         content_start: datetime | None = None,
         archived_through: datetime | None = None,
     ) -> None:
-        def effect() -> None:
-            now = self._tables.limits
-            self._tables.limits = Limits(
-                _later(now.browse_start, browse_start),
-                _later(now.content_start, content_start),
-                _later(now.archived_through, archived_through),
-            )
+        now = self._tables.limits
+        self._tables.limits = Limits(
+            _later(now.browse_start, browse_start),
+            _later(now.content_start, content_start),
+            _later(now.archived_through, archived_through),
+        )
 
-        await self._step("advance", effect)
+    @step("view")
+    def identity(self) -> Identity:
+        exists = self._tables.limits != Limits(None, None)
+        incarnations = {self._tables.incarnation} if exists else set[UUID]()
+        return Identity(incarnations, self._tables.as_of)
 
-    async def identity(self) -> Identity:
-        def effect() -> Identity:
-            exists = self._tables.limits != Limits(None, None)
-            incarnations = {self._tables.incarnation} if exists else set[UUID]()
-            return Identity(incarnations, self._tables.as_of)
-
-        return await self._step("identity", effect)
-
-    async def raise_as_of(self, incarnation: UUID, as_of: datetime) -> None:
-        def effect() -> None:
-            if incarnation == self._tables.incarnation:
-                self._tables.as_of = _later(self._tables.as_of, as_of)
-
-        await self._step("raise_as_of", effect)
+    @step("view")
+    def raise_as_of(self, incarnation: UUID, as_of: datetime) -> None:
+        if incarnation == self._tables.incarnation:
+            self._tables.as_of = _later(self._tables.as_of, as_of)
 
     async def close_slice(self, closed: ClosedSlice) -> ClosedSlice:
         return await self._step(
             "close_slice", lambda: self._tables.slices.setdefault(closed.slice_start, closed)
         )
 
-    async def mark_drained(self, slice_start: datetime) -> None:
-        def effect() -> None:
-            if slice_start in self._tables.slices:
-                closed = self._tables.slices[slice_start]
-                self._tables.slices[slice_start] = replace(closed, drained=True)
-
-        await self._step("mark_drained", effect)
+    @step("view")
+    def mark_drained(self, slice_start: datetime) -> None:
+        if slice_start in self._tables.slices:
+            closed = self._tables.slices[slice_start]
+            self._tables.slices[slice_start] = replace(closed, drained=True)
 
     async def closed_slices(self, first: datetime) -> AsyncIterator[ClosedSlice]:
         found = await self._step(
@@ -207,41 +185,31 @@ class MemoryView(tables.MemoryMarks):
     async def forget_slice(self, slice_start: datetime) -> None:
         await self._step("forget_slice", lambda: self._tables.slices.pop(slice_start, None))
 
-    async def delete_rows(self, partition: Partition, written_before: datetime) -> None:
-        def effect() -> None:
-            for key, _ in tables.within(self._tables.rows, partition):
-                if self._tables.written.get(key, written_before) <= written_before:
-                    del self._tables.rows[key]
-
-        await self._step("delete_rows", effect)
+    @step("view")
+    def delete_rows(self, partition: Partition, written_before: datetime) -> None:
+        for key, _ in tables.within(self._tables.rows, partition):
+            if self._tables.written.get(key, written_before) <= written_before:
+                del self._tables.rows[key]
 
     # Dead letters
 
     async def write_dead_letter(self, dead_letter: DeadLetter) -> None:
         await self._step("write_dead_letter", lambda: self._tables.write_dead_letter(dead_letter))
 
-    async def rewrite_dead_letter(self, dead_letter: DeadLetter) -> None:
-        def effect() -> None:
-            found = self._tables.dead_letters.get(dead_letter.enqueue_id)
-            if dead_letter.written is None:
-                raise ValueError(NOT_READ)
-            if found is not None and found.written == dead_letter.written:
-                self._tables.write_dead_letter(dead_letter)
+    @step("view")
+    def rewrite_dead_letter(self, dead_letter: DeadLetter) -> None:
+        found = self._tables.dead_letters.get(dead_letter.enqueue_id)
+        if dead_letter.written is None:
+            raise ValueError(NOT_READ)
+        if found is not None and found.written == dead_letter.written:
+            self._tables.write_dead_letter(dead_letter)
 
-        await self._step("rewrite_dead_letter", effect)
-
-    async def dead_letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
-        def effect() -> DeadLetter | None:
-            dead_letter = self._tables.dead_letters.get(enqueue_id)
-            if (
-                dead_letter is None
-                or dead_letter.month != month
-                or self._tables.is_gone(enqueue_id)
-            ):
-                return None
-            return dead_letter
-
-        return await self._step("read_dead_letter", effect)
+    @step("view", "read_dead_letter")
+    def dead_letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
+        dead_letter = self._tables.dead_letters.get(enqueue_id)
+        if dead_letter is None or dead_letter.month != month or self._tables.is_gone(enqueue_id):
+            return None
+        return dead_letter
 
     async def dead_letters(self) -> AsyncIterator[DeadLetter]:
         found = await self._step(
@@ -261,13 +229,11 @@ class MemoryView(tables.MemoryMarks):
 
     # The whole
 
-    async def server_times(self) -> Readings:
-        def effect() -> Readings:
-            hosts = self._tables.hosts
-            times = tuple(HostTime(name, clock.now()) for name, clock in hosts.items())
-            return Readings(times, len(hosts))
-
-        return await self._step("server_times", effect)
+    @step("view")
+    def server_times(self) -> Readings:
+        hosts = self._tables.hosts
+        times = tuple(HostTime(name, clock.now()) for name, clock in hosts.items())
+        return Readings(times, len(hosts))
 
     async def hosts(self) -> int:
         return await self._step("hosts", lambda: len(self._tables.hosts))
@@ -310,25 +276,23 @@ class Schema:
 class MemoryViewStore:
     """`ViewStore` over the tables of a world."""
 
-    def __init__(
-        self, view: Callable[[str], MemoryView], faults: FaultInjector, schema: Schema
-    ) -> None:
+    def __init__(self, view: Callable[[str], MemoryView], steps: Steps, schema: Schema) -> None:
         self._view = view
-        self._faults = faults
+        self.steps = steps
         self._schema = schema
 
     def view(self, queue: str) -> MemoryView:
         return self._view(queue)
 
     async def create(self, options: TableOptions) -> SchemaChanges:
-        return await self._faults("view", "create", lambda: self._schema.create(options))
+        return await self.steps("view", "create", lambda: self._schema.create(options))
 
     async def row_lifetime(self) -> timedelta | None:
         options = self._schema.options
         return options.row_lifetime if options else timedelta(days=14)
 
     async def check(self) -> str:
-        return await self._faults("view", "check", lambda: "memory")
+        return await self.steps("view", "check", lambda: "memory")
 
     async def close(self) -> None:
         """Nothing to release."""

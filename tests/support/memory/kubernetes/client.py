@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import aclosing
 from typing import Any
 
-from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.errors import KubernetesConflict, KubernetesRefused
 from postroad.ports.kubernetes import COMPLETE, LISTED, Kind, Object, WatchEvent
+from support.memory.fault_injection import FaultInjector
 from support.memory.kubernetes.field_ownership import (
     SERVER_FIELDS,
     Manager,

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from postroad import errors
+from postroad.adapters.memory.steps import InProcess, Steps
 
 T = TypeVar("T")
 
@@ -59,16 +60,15 @@ def away(*servers: str) -> Plan:
     return lambda step: Fault.AWAY if step.server in servers else None
 
 
-class FaultInjector:
+class FaultInjector(Steps):
     """The faults of one process. A test may set `plan` at any time; each step awaits `before`, by
     which a test chooses the process that goes on; `steps` has all steps so far."""
 
     def __init__(self, plan: Plan = no_fault) -> None:
+        super().__init__()
         self.plan = plan
         self.before: Callable[[Step], Awaitable[None]] | None = None
         self.steps: list[Step] = []
-        self.stopped = False
-        self.when_stopped: list[Callable[[], None]] = []
 
     def stop(self) -> None:
         """Kill the process: its connections break, and later calls raise Stopped."""
@@ -104,3 +104,9 @@ class FaultInjector:
             raise Stopped(step)
         assert fault is Fault.ANSWER_LOST
         raise UNAVAILABLE[server](f"{operation}: the answer of {server} is lost")
+
+
+def faults_of(adapter: InProcess) -> FaultInjector:
+    """Return the faults of an adapter's process."""
+    assert isinstance(adapter.steps, FaultInjector)
+    return adapter.steps
