@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from postroad import errors
-from postroad.adapters.memory.steps import InProcess, Steps
+from postroad.adapters.memory.steps import InProcess, ProcessSteps
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def away(*servers: str) -> Plan:
     return lambda step: Fault.AWAY if step.server in servers else None
 
 
-class FaultInjector(Steps):
+class FaultInjector(ProcessSteps):
     """The faults of one process. A test may set `plan` at any time; each step awaits `before`, by
     which a test chooses the process that goes on; `steps` has all steps so far."""
 

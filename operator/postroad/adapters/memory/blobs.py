@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-from postroad.adapters.memory.steps import Steps, step
+from postroad.adapters.memory.steps import ProcessSteps, step
 from postroad.contents import chunks_of
 from postroad.domain.mail.mail import Content
 from postroad.domain.mail.shapes import shape_of
@@ -29,7 +29,7 @@ class Bucket:
 class MemoryBlobs:
     """`Blobs` over one `Bucket`."""
 
-    def __init__(self, bucket: Bucket, steps: Steps) -> None:
+    def __init__(self, bucket: Bucket, steps: ProcessSteps) -> None:
         self._bucket = bucket
         self.steps = steps
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from postroad.adapters.memory.steps import Steps, step
+from postroad.adapters.memory.steps import ProcessSteps, step
 from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.errors import BrokerRefused, BrokerUnavailable, NotPublished, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths
@@ -54,7 +54,7 @@ class MemoryClaimRecord:
     def __init__(
         self,
         claimed: ClaimedObject,
-        steps: Steps,
+        steps: ProcessSteps,
         server: str,
         exists: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -113,9 +113,9 @@ class BrokerQueues:
     unacked_dead: int = 0
     consumers: int = 0
     missing: set[int] = field(default_factory=set)
-    """Steps of the delay queues whose queue does not exist; 0 is the work queue."""
+    """ProcessSteps of the delay queues whose queue does not exist; 0 is the work queue."""
     without_quorum: set[int] = field(default_factory=set)
-    """Steps of the queues that neither confirm nor refuse until `regain_quorum`."""
+    """ProcessSteps of the queues that neither confirm nor refuse until `regain_quorum`."""
     unconfirmed: list[tuple[int, Message]] = field(default_factory=list)
     """The messages that those queues get with `regain_quorum`."""
     _delayed: list[tuple[timedelta, int, Message]] = field(default_factory=list)
@@ -318,7 +318,7 @@ class MemoryBroker:
         self,
         queues: BrokerQueues,
         delayed: Callable[[], int],
-        steps: Steps,
+        steps: ProcessSteps,
         delivery_limit: int = 20,
     ) -> None:
         self.queues = queues

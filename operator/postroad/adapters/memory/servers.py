@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
 from postroad.adapters.memory.broker import BrokerQueues, MemoryBroker, MemoryClaimRecord
-from postroad.adapters.memory.steps import Steps, step
+from postroad.adapters.memory.steps import ProcessSteps, step
 from postroad.adapters.memory.tables import Tables
 from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Schema
 from postroad.domain.configuration.history import ConfigurationEvent
@@ -33,9 +33,9 @@ class Records:
 class MemoryHistory:
     """`History` over `Records`, as one process sees it."""
 
-    def __init__(self, records: Records | None = None, steps: Steps | None = None) -> None:
+    def __init__(self, records: Records | None = None, steps: ProcessSteps | None = None) -> None:
         self.records = records or Records()
-        self.steps = steps or Steps()
+        self.steps = steps or ProcessSteps()
 
     async def load(self) -> Recorded:
         return await self.steps("view", "load", lambda: self.records.recorded)
@@ -86,7 +86,7 @@ class MemoryUser:
 class MemoryQueueUsers:
     """`QueueUsers` of one process, over the users of a broker by their names."""
 
-    def __init__(self, users: dict[str, MemoryUser], steps: Steps) -> None:
+    def __init__(self, users: dict[str, MemoryUser], steps: ProcessSteps) -> None:
         self._users = users
         self.steps = steps
 
@@ -149,9 +149,9 @@ class MemoryWorld:
 
 
 class MemoryServers:
-    def __init__(self, world: MemoryWorld, steps: Steps | None = None) -> None:
+    def __init__(self, world: MemoryWorld, steps: ProcessSteps | None = None) -> None:
         self.world = world
-        self.steps = steps or Steps()
+        self.steps = steps or ProcessSteps()
 
     def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> MemoryBroker:
         return MemoryBroker(

@@ -8,7 +8,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Steps:
+class ProcessSteps:
     """The steps of one process, which all succeed; tests have some that fail. `when_stopped` is
     called when the process is `stopped`."""
 
@@ -25,7 +25,7 @@ class InProcess(Protocol):
     """An adapter of one process."""
 
     @property
-    def steps(self) -> Steps: ...
+    def steps(self) -> ProcessSteps: ...
 
 
 Adapter = TypeVar("Adapter", bound=InProcess)

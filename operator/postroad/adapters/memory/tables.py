@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from postroad.adapters.memory.steps import Steps, step
+from postroad.adapters.memory.steps import ProcessSteps, step
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, strongest
 from postroad.domain.queues.entries import (
@@ -36,7 +36,7 @@ Entries = dict[tuple[Topic, str], tuple[str, timedelta]]
 class MemorySharedState:
     """The shared state of one queue (see the port). `clock` is the server's."""
 
-    def __init__(self, entries: Entries, clock: Clock, steps: Steps) -> None:
+    def __init__(self, entries: Entries, clock: Clock, steps: ProcessSteps) -> None:
         self._entries, self._clock, self.steps = entries, clock, steps
 
     @step("view", "publish_entry")
@@ -66,7 +66,7 @@ Lists = dict[tuple[str, bytes, SuppressedBy], SuppressedAddress]
 class MemorySuppressionList:
     """The lists of one queue (see the port)."""
 
-    def __init__(self, lists: Lists, steps: Steps) -> None:
+    def __init__(self, lists: Lists, steps: ProcessSteps) -> None:
         self._lists, self.steps = lists, steps
 
     @step("view", "suppress")
@@ -264,7 +264,7 @@ PAGE = 3
 class MemoryMarks:
     """The half of `View` on marks, over `Tables`."""
 
-    def __init__(self, tables: Tables, steps: Steps) -> None:
+    def __init__(self, tables: Tables, steps: ProcessSteps) -> None:
         self._tables = tables
         self.steps = steps
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from postroad.adapters.memory import tables
 from postroad.adapters.memory.broker import ClaimedObject
-from postroad.adapters.memory.steps import Steps, step
+from postroad.adapters.memory.steps import ProcessSteps, step
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
 from postroad.domain.queues.references import KEY_LIFETIME
@@ -276,7 +276,9 @@ class Schema:
 class MemoryViewStore:
     """`ViewStore` over the tables of a world."""
 
-    def __init__(self, view: Callable[[str], MemoryView], steps: Steps, schema: Schema) -> None:
+    def __init__(
+        self, view: Callable[[str], MemoryView], steps: ProcessSteps, schema: Schema
+    ) -> None:
         self._view = view
         self.steps = steps
         self._schema = schema
