@@ -187,7 +187,6 @@ class AdmissionContract:
         assert spec["reports"] == {
             "enabled": True,
             "delayAfter": "4h",
-            "delayCleared": False,
             "largestReturnedBytes": 50_000,
             "perMinute": 60,
         }

@@ -78,9 +78,6 @@ class Reports(Section):
     """The age at which a mail that waits is reported as delayed, once; more than the retry's max
     age: never."""
 
-    delay_cleared: bool = False
-    """True if a delivery is reported after a delay was."""
-
     author: Mailbox | None = None
     """The address in the field From; None: MAILER-DAEMON at the name of this process in SMTP."""
 

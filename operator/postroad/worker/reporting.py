@@ -81,7 +81,7 @@ class Reporting:
         """Return the report that is due when an entry ends so; None: there is none, or its address
         has had too many. Counts it, so call it once."""
         envelope = item.mail
-        if isinstance(ending, Done) and envelope.dsn is None and not self._rules.reports_cleared:
+        if isinstance(ending, Done) and envelope.dsn is None:
             return None  # most mails, without reading the clock for each
         now = self._clock.now()
         attempt = deciding.ReportedAttempt(

@@ -92,7 +92,6 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
         "reports": {
             "enabled": False,
             "delayAfter": "2h",
-            "delayCleared": True,
             "author": "reports@x.example",
             "administrator": "postmaster@x.example",
             "largestReturnedBytes": 0,
@@ -120,7 +119,6 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
         "POSTROAD_RETRY_DEAD_LETTER_LIFETIME": "720h",
         "POSTROAD_REPORTS_ENABLED": "false",
         "POSTROAD_REPORTS_DELAY_AFTER": "2h",
-        "POSTROAD_REPORTS_DELAY_CLEARED": "true",
         "POSTROAD_REPORTS_AUTHOR": "reports@x.example",
         "POSTROAD_REPORTS_ADMINISTRATOR": "postmaster@x.example",
         "POSTROAD_REPORTS_LARGEST_RETURNED_BYTES": "0",

@@ -80,7 +80,6 @@ def reporting_of(settings: Settings, queue: MailQueue, plan: RetryPlan) -> Repor
         MachineClock(),
         rules=ReportRules(
             section.delay_after,
-            section.delay_cleared,
             section.largest_returned_bytes,
             section.administrator,
         ),

@@ -140,7 +140,6 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
         "RETRY_DEAD_LETTER_LIFETIME": format_duration(spec.retry.dead_letter_lifetime),
         "REPORTS_ENABLED": str(reports.enabled).lower(),
         "REPORTS_DELAY_AFTER": format_duration(reports.delay_after),
-        "REPORTS_DELAY_CLEARED": str(reports.delay_cleared).lower(),
         "REPORTS_AUTHOR": reports.author,
         "REPORTS_ADMINISTRATOR": reports.administrator,
         "REPORTS_LARGEST_RETURNED_BYTES": reports.largest_returned_bytes,

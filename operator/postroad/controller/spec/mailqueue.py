@@ -290,10 +290,6 @@ class Reports(Model):
     """Age at which a mail that waits is reported as delayed, once. More than retry.maxAge:
     never."""
 
-    delay_cleared: bool = False
-    """True if a delivery is reported after a delay was. At the end of an outage, that is a report
-    for each mail."""
-
     author: MailboxText | None = None
     """Address in the field From of reports. Absent: MAILER-DAEMON at the hostname of the queue, or
     of the pod."""

@@ -90,12 +90,10 @@ class Action(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ReportRules:
     """Rules that an administrator decides about reports. `delay_after`: the age at which a mail
-    that waits is reported as delayed, once. `reports_cleared`: whether a delivery behind such a
-    report is reported. `administrator`: the address for failures of mail with the null
-    reverse-path."""
+    that waits is reported as delayed, once. `administrator`: the address for failures of mail with
+    the null reverse-path."""
 
     delay_after: timedelta = DELAY_REPORTED_AFTER
-    reports_cleared: bool = False
     largest_returned: int = MAX_RETURNED_BYTES
     """Octets of a mail that is returned whole; of a larger one, its header is."""
 
@@ -185,7 +183,8 @@ def _reported(
     rules: ReportRules,
 ) -> ReportedRecipient | None:
     if outcome.kind is OutcomeKind.DELIVERED:
-        if _is_success_reported(outcome, notify, attempt, rules):
+        takes_dsn = outcome.responder is not None and outcome.responder.takes_dsn
+        if "SUCCESS" in notify and not takes_dsn:  # a next hop that got NOTIFY reports itself
             is_final = outcome.responder is not None and outcome.responder.is_final
             action = Action.DELIVERED if is_final else Action.RELAYED
             return ReportedRecipient(recipient, action, outcome)
@@ -198,14 +197,3 @@ def _reported(
     if "DELAY" in notify and attempt.age_before < rules.delay_after <= attempt.age:
         return ReportedRecipient(recipient, Action.DELAYED, outcome)
     return None
-
-
-def _is_success_reported(
-    outcome: Outcome, notify: tuple[str, ...], attempt: ReportedAttempt, rules: ReportRules
-) -> bool:
-    """A next hop that got NOTIFY reports success itself. What it does not know is that this side
-    has reported a delay."""
-    is_handed_on = outcome.responder is not None and outcome.responder.takes_dsn
-    was_delayed = attempt.age_before >= rules.delay_after
-    is_cleared = rules.reports_cleared and was_delayed and "DELAY" in notify
-    return is_cleared or ("SUCCESS" in notify and not is_handed_on)
