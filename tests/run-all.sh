@@ -5,7 +5,7 @@
 set -u
 python=$1
 with_cluster=tests/integration/test_killed_operator.py # it applies the CRDs, as e2e tests do
-parts='pipeline pods integration unit controller crash faults contract kills'
+parts='pipeline pods integration unit commands controller crash faults contract kills'
 
 # tests/stack is a tool: its servers are started and killed again only after a change of it.
 version=$(find tests/stack tests/integration/stack -name '*.pyc' -prune -o -type f -print |
@@ -32,6 +32,8 @@ run_part() {
         run integration tests/integration --ignore=tests/integration/stack \
             --ignore=tests/integration/faults --ignore=$with_cluster
         ;;
+    pipeline) run pipeline tests/pipeline -k 'not command' ;;
+    commands) run commands tests/pipeline -k command ;; # Spark anew for half of them
     pods) run pods tests/e2e $with_cluster -m 'not kills_servers' ;;
     kills) run kills tests/e2e -m kills_servers ;; # late: they wait until no test uses the servers
     faults) run faults tests/integration/faults ;;
