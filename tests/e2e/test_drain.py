@@ -58,7 +58,7 @@ def test_a_drained_node_loses_and_repeats_no_mail(sandbox: Sandbox) -> None:
     assert len(before) == 2
     (node,) = {each["spec"]["nodeName"] for each in sandbox.pods("worker")}
 
-    with flowing(sandbox), drained(sandbox, node) as draining:
+    with flowing(sandbox) as flow, drained(sandbox, node) as draining:
         assert draining.stdout is not None
         for line in draining.stdout:  # the node is the only one, so that no other pod gets ready
             if REFUSED in line:
@@ -72,5 +72,5 @@ def test_a_drained_node_loses_and_repeats_no_mail(sandbox: Sandbox) -> None:
         eventually(lambda: len(running(sandbox)) == 2, within_seconds=60)
         assert before.isdisjoint(running(sandbox))
 
-    assert duplicates(sandbox) == 0
+    assert duplicates(sandbox, flow) == 0
     sandbox.wait_ready(within_seconds=60)

@@ -72,22 +72,29 @@ FAULTS: dict[str, tuple[Callable[[Sandbox], None], int]] = {
 twice."""
 
 
+SERVERS = ("rabbitmq", "cassandra", "s3")
+
+
+@pytest.fixture(scope="module")
+def sandbox(shared_sandbox: Sandbox) -> Sandbox:
+    """A sandbox with a MailQueue that is ready, for all tests of the module."""
+    shared_sandbox.apply(shared_sandbox.mail_queue())
+    shared_sandbox.wait_ready()
+    return shared_sandbox
+
+
 @pytest.mark.parametrize(
     "victim",
     [
-        pytest.param(
-            each, marks=pytest.mark.kills_servers if each in ("rabbitmq", "cassandra", "s3") else ()
-        )
+        pytest.param(each, marks=pytest.mark.kills_servers if each in SERVERS else ())
         for each in FAULTS
     ],
 )
 def test_nothing_acknowledged_is_lost_when_it_is_killed(sandbox: Sandbox, victim: str) -> None:
     kill, in_flight = FAULTS[victim]
-    sandbox.apply(sandbox.mail_queue())
-    sandbox.wait_ready()
 
-    with flowing(sandbox):
+    with flowing(sandbox, victim) as flow:
         kill(sandbox)
 
-    assert duplicates(sandbox) <= in_flight
+    assert duplicates(sandbox, flow) <= in_flight
     sandbox.wait_ready(within_seconds=120)

@@ -18,10 +18,10 @@ from support.senders import Reply, SampleMail, Sender
 
 
 class Flow:
-    """A thread that sends mail, whatever happens to the intake."""
+    """A thread that sends mail, whatever happens to the intake, to recipients of its `name`."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+    def __init__(self, sandbox: Sandbox, name: str) -> None:
+        self._sandbox, self.name = sandbox, name
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.acknowledged: list[str] = []
@@ -54,7 +54,7 @@ class Flow:
     def _send(self, sender: Sender) -> None:
         while not self._stop.is_set():
             self.offered += 1
-            recipient = f"flow-{self.offered:06d}@inn.example"
+            recipient = f"{self.name}-{self.offered:06d}@inn.example"
             content = f"Subject: {self.offered}\r\n\r\n{'x' * 500}\r\n".encode()
             try:
                 reply = sender.send(SampleMail("a@origin.example", [recipient], content))
@@ -68,9 +68,9 @@ class Flow:
 
 
 @contextmanager
-def flowing(sandbox: Sandbox) -> Iterator[Flow]:
+def flowing(sandbox: Sandbox, name: str = "flow") -> Iterator[Flow]:
     """Let mail flow; afterwards every acknowledged mail must arrive."""
-    flow = Flow(sandbox)
+    flow = Flow(sandbox, name)
     flow.start()
     flow.wait_for_more(20, within_seconds=60)
     yield flow
@@ -99,5 +99,6 @@ def all_else_is_unacknowledged(sandbox: Sandbox, acknowledged: set[str]) -> None
     eventually(lambda: acknowledged.isdisjoint(left()), within_seconds=60)
 
 
-def duplicates(sandbox: Sandbox) -> int:
-    return sum(len(came) - 1 for came in sandbox.sink.contents().values())
+def duplicates(sandbox: Sandbox, flow: Flow) -> int:
+    arrived = sandbox.sink.contents().items()
+    return sum(len(came) - 1 for recipient, came in arrived if recipient.startswith(flow.name))
