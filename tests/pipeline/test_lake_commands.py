@@ -104,6 +104,12 @@ async def test_what_the_lake_answers(
         ]
         assert "too little history" in advice[0]["reason"]
 
+        reported = await run_job("pipeline", "report", str(tmp_path / "report"), "--queue", url)
+        assert reported.exit_code == 0, reported.output
+        page = (tmp_path / "report/index.html").read_text()
+        assert page.count("data:image/png") == len(list((tmp_path / "report").glob("*.png"))) == 5
+        assert "example.net" in page
+
         place = tmp_path / "exported"
         options = ("--queue", url, "--format", "json", "--json")
         (exported,) = documents(await run_job("pipeline", "export", str(place), *options))

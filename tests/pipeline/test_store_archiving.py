@@ -306,6 +306,9 @@ async def test_jobs_over_the_lake_of_a_directory(
     assert lines == []
     advised = await run_job("pipeline", "advise", *options)
     assert (advised.exit_code, "nothing to set" in advised.stderr) == (2, True)
+    reported = await run_job("pipeline", "report", str(tmp_path / "report"), *options[:4], *stretch)
+    assert reported.exit_code == 0, reported.output
+    assert "postroad ages" in (tmp_path / "report/index.html").read_text()
 
 
 async def test_answers_equal_what_callers_saw(lake: StoreLake, store: Store) -> None:

@@ -227,6 +227,25 @@ def test_an_export_into_what_spark_takes_as_a_pattern_is_refused(tmp_path: Path,
     assert_refused(result, "as a pattern")
 
 
+def a_report(folder: Path, url: str = URL) -> Result:
+    return CliRunner().invoke(main, ["pipeline", "report", str(folder), "--queue", url])
+
+
+def test_a_report_needs_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert_refused(a_report(tmp_path / "file"), "name a directory")
+    assert_refused(a_report(tmp_path / "file/below"), "name a directory")
+
+
+def test_without_what_draws_it_a_report_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "find_spec", lambda _: None)
+
+    assert_refused(a_report(tmp_path), "install postroad with the extra `pipeline`")
+
+
 def test_jars_that_are_there_are_not_fetched_again(installed: Path) -> None:
     result = CliRunner().invoke(main, ["pipeline", "fetch"])
 

@@ -7,7 +7,7 @@ import click
 from postroad.cli.lazy import LazyGroup, load
 
 _PLACES = {
-    **dict.fromkeys(("traffic", "destinations", "advise"), "results"),
+    **dict.fromkeys(("traffic", "destinations", "advise", "report"), "results"),
     **dict.fromkeys(("fetch", "archive", "export", "forget"), "archiving"),
 }
 

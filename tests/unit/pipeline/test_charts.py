@@ -1,0 +1,89 @@
+"""The pictures of a report: what there is to show is drawn, whatever clients wrote."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+from matplotlib import dates
+from matplotlib.figure import Figure
+
+from postroad.domain.configuration.advice import SliceCount
+from postroad.pipeline.results import charts
+from postroad.pipeline.results.charts import draw
+from unit.pipeline.report_cases import EMPTY, HOUR, NOON, full, traffic
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def size(picture: bytes) -> tuple[int, int]:
+    assert picture.startswith(PNG)
+    width, height = struct.unpack(">II", picture[16:24])
+    return width, height
+
+
+def test_each_part_has_its_picture() -> None:
+    found = draw(full())
+
+    assert sorted(found) == ["ages", "destinations", "slices", "traffic", "waits"]
+    assert all(width == 1300 and height > 200 for width, height in map(size, found.values()))
+
+
+def test_more_destinations_make_a_higher_picture_up_to_a_dozen() -> None:
+    only = replace(full(), hours=(), ages=(), slices=())
+    heights = [
+        size(draw(replace(only, destinations=full(lines).destinations))["destinations"])[1]
+        for lines in (2, 12, 400)
+    ]
+
+    assert heights[0] < heights[1] == heights[2]
+
+
+def test_destinations_of_one_name_are_two_bars() -> None:
+    line = full().destinations[1]
+    both = replace(full(), hours=(), ages=(), slices=(), destinations=[line, line])
+    one = replace(both, destinations=[line])
+
+    assert size(draw(both)["destinations"])[1] > size(draw(one)["destinations"])[1]
+
+
+def test_nothing_is_drawn_of_what_is_not_there() -> None:
+    assert draw(EMPTY) == {}
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_without_a_delivery_there_is_no_time_to_it(delivered: bool) -> None:
+    hours = [each for each in full().hours if (each.p50 is not None) == delivered]
+    only = replace(full(), hours=hours, destinations=(), ages=(), slices=())
+
+    assert ("waits" in draw(only)) == delivered
+
+
+def test_a_year_has_no_more_objects_to_draw_than_a_day() -> None:
+    """Each object costs milliseconds, and kilobytes."""
+    day = full()
+    hours = [traffic(NOON + n * HOUR, 2000, 1.5) for n in range(8760)]
+    slices = [SliceCount(NOON + n * HOUR, HOUR, n) for n in range(8760)]
+    year = replace(day, hours=hours, slices=slices)
+
+    for picture in (charts._traffic, charts._waits, charts._slices):
+        drawn = []
+        for report in (day, year):
+            axes = Figure().subplots()
+            picture(report, axes)
+            drawn.append(len(axes.get_children()))
+        assert drawn[0] == drawn[1]
+
+
+def test_bars_are_where_the_hours_are() -> None:
+    axes = Figure().subplots()
+    charts._traffic(full(), axes)
+    delivered, *_ = axes.collections
+    deferred = axes.collections[1]
+    first, second = (each.get_paths()[1].get_extents() for each in (delivered, deferred))
+
+    assert (first.x0, first.x1) == tuple(dates.date2num([NOON + HOUR, NOON + 2 * HOUR]))
+    assert (first.y0, first.y1) == (0, full().hours[1].delivered)
+    assert (second.y0, second.y1) == (first.y1, first.y1 + full().hours[1].deferred)
+    assert axes.get_ylim()[1] >= 2000
