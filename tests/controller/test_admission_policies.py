@@ -15,7 +15,7 @@ from postroad.controller.kubernetes.api import CONFIG_MAP, FINALIZER, MAIL_QUEUE
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kind, Object
 from support.kubectl import manifests
-from support.resources import mail_queue, queue_cluster, workers
+from support.resources import intake, mail_queue, queue_cluster, workers
 
 pytestmark = pytest.mark.needs("kubernetes")
 
@@ -144,6 +144,39 @@ async def test_a_template_may_place_pods_and_give_them_resources(
     job = {"spec": {"containers": [{"name": "pipeline", "resources": resources}]}}
     pipeline = {"template": job}
     assert await api.create(MAIL_QUEUE, mail_queue(namespace, "archived", pipeline=pipeline))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"workers": workers() | {"pod": {"env": [{"name": "A"}]}}}, "pod may have"),
+        ({"workers": workers() | {"pod": {"labels": {"identity": "x"}}}}, "pod may have"),
+        ({"intake": intake(pod={"securityContext": {"runAsUser": 1}})}, "pod may have"),
+        ({"pipeline": {"pod": {"annotations": {"identity": "x"}}}}, "pod may have"),
+        ({"intake": intake(template={"spec": {"hostNetwork": True}})}, "may place pods"),
+        ({"serviceAccount": {"name": "another"}}, "the administrator's"),
+        ({"serviceAccount": {"annotations": {"role": "x"}}}, "the administrator's"),
+        ({"intake": intake(service={"type": "NodePort"})}, "from outside"),
+        ({"intake": intake(service={"annotations": {"lb": "x"}})}, "from outside"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("policies")
+async def test_placement_can_take_no_rights_of_others(
+    api: ApiServer, namespace: str, spec: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(KubernetesRefused, match=message):
+        await api.create(MAIL_QUEUE, mail_queue(namespace, **spec))
+
+
+@pytest.mark.usefixtures("policies")
+async def test_pods_may_be_placed_by_users_without_other_rights(
+    api: ApiServer, namespace: str
+) -> None:
+    pod = {"resources": {"requests": {"cpu": "1"}}, "tolerations": [{"key": "a"}]}
+    placed = {"workers": workers() | {"pod": pod}, "intake": intake(pod=pod)}
+
+    assert await api.create(MAIL_QUEUE, mail_queue(namespace, **placed))
 
 
 @pytest.mark.usefixtures("policies")

@@ -61,6 +61,14 @@ def _intake(**intake: Any) -> Spec:
     return {"intake": {"relayFrom": ["10.0.0.0/8"]} | intake}
 
 
+def _pod(**pod: Any) -> Spec:
+    return {"workers": {"handler": {"mx": {}}, "pod": pod}}
+
+
+def _service(**service: Any) -> Spec:
+    return _intake(service=service)
+
+
 def _cassandra(**tls: Any) -> Spec:
     return {"cassandra": CASSANDRA | {"tls": tls}}
 
@@ -189,6 +197,43 @@ MAIL_QUEUES = (
     Case(_intake(tls={"certRef": {"name": "Not A Name"}}), "name"),
     Case(_intake(tls={"certRef": {"name": "x"}, "port": 0}), "port"),
     Case(_intake(tls={"certRef": {"name": "x"}, "port": 2525})),
+    Case(_pod(labels={"team": "mail"}, logLevel="Debug", env=[{"name": "HTTPS_PROXY"}])),
+    Case(_pod(labels={"app.kubernetes.io/part-of": "shop"})),
+    Case(_pod(labels={"app.kubernetes.io/name": "mine"}), "are the operator's"),
+    Case(_pod(labels={"postroad.dev/job": "mine"}), "are the operator's"),
+    Case(_pod(labels={"team": "x" * 64}), "team"),
+    Case(_pod(annotations={"postroad.dev/configuration-hash": "1"}), "is the operator's"),
+    Case(_pod(env=[{"name": "POSTROAD_QUEUE", "value": "a"}]), "are the operator's"),
+    Case(_pod(logLevel="DEBUG"), "logLevel"),
+    Case(_pod(nodeSelector={"disk": 1}), "disk"),
+    Case(_pod(priorityClassName="Not A Name"), "priorityClassName"),
+    Case(_pod(tolerations={}), "tolerations"),
+    Case(_intake(pod={"env": [{"name": "POSTROAD_X"}]}), "are the operator's"),
+    Case({"pipeline": {"pod": {"labels": {"postroad.dev/job": "a"}}}}, "are the operator's"),
+    Case(_service()),
+    Case(
+        _service(
+            type="LoadBalancer",
+            loadBalancerClass="example.org/lb",
+            externalTrafficPolicy="Local",
+            sourceRanges=["192.0.2.0/24", "2001:db8::/32"],
+            ipFamilies=["IPv6", "IPv4"],
+            annotations={"example.org/lb": "internal"},
+        )
+    ),
+    Case(_service(type="NodePort", externalTrafficPolicy="Local")),
+    Case(_service(type="ExternalName"), "type"),
+    Case(_service(type="NodePort", sourceRanges=["192.0.2.0/24"]), "set type LoadBalancer"),
+    Case(_service(loadBalancerClass="example.org/lb"), "set type LoadBalancer"),
+    Case(_service(externalTrafficPolicy="Local"), "set type LoadBalancer or NodePort"),
+    Case(_service(type="LoadBalancer", sourceRanges=["192.0.2.1"]), "sourceRanges"),
+    Case(_service(ipFamilies=["ipv4"]), "ipFamilies"),
+    Case(_service(annotations={"postroad.dev/user-since": "1"}), "is the operator's"),
+    Case({"serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:x"}}}),
+    Case({"serviceAccount": {"name": "mail"}}),
+    Case({"serviceAccount": {"name": "m", "annotations": {"a": "b"}}}, "or leave name out"),
+    Case({"serviceAccount": {"name": "Mail"}}, "name"),
+    Case({"serviceAccount": {"annotations": {"postroad.dev/x": "b"}}}, "is the operator's"),
     Case({"reports": {"author": "mailer-daemon@mx.example.org", "enabled": False}}),
     Case({"reports": {"author": "mailer-daemon"}}, "author"),
     Case({"reports": {"author": "a@x.example\r\nBcc: <b@y.example>"}}, "author"),

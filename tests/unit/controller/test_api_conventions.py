@@ -21,9 +21,13 @@ PLURALS = ("mailqueues", "queueclusters")
 REGISTERED = {each.value for each in Mechanism}
 """Values that a registry names; those of SASL mechanisms have hyphens."""
 
-TEMPLATES = ("spec.workers.template.", "spec.pipeline.template.")
-"""Partial PodTemplateSpecs: of a field that is an object of several levels, Kubernetes checks what
-is in it. Their names are those of a PodTemplateSpec."""
+PODS = tuple(
+    f"spec.{of}.{field}."
+    for of in ("workers", "intake", "pipeline")
+    for field in ("pod", "template")
+)
+"""What Kubernetes defines: of a field that is an object of several levels, it checks what is in it.
+The names are those of a PodTemplateSpec."""
 
 TLS_FIELDS = {
     *("mode", "minVersion", "serverName", "honours"),
@@ -89,7 +93,7 @@ def named(each: Field) -> bool:
     is_camel = re.fullmatch("[a-z][a-z0-9]*([A-Z][a-z0-9]*)*(URL)?", each.name)
     has_unit = re.search("(Seconds?|Minutes|Hours|Days|Ms|Mb|Mib)$", each.name)
     is_negative = re.match("(is|has|no|not|disable)[A-Z]", each.name)
-    if each.name == "[]" or each.path.startswith(TEMPLATES):
+    if each.name == "[]" or each.path.startswith(PODS):
         return True
     return bool(is_camel) and not has_unit and not is_negative
 
@@ -133,7 +137,7 @@ def reference(each: Field) -> bool:
 
 def shaped(each: Field) -> bool:
     free = each.schema.get("x-kubernetes-preserve-unknown-fields", False)
-    return not free or each.path.startswith(TEMPLATES)
+    return not free or each.path.startswith(PODS)
 
 
 CONVENTIONS = (

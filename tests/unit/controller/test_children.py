@@ -345,9 +345,9 @@ def test_pods_roll_when_something_that_they_read_changes(
     assert (before != after) == rolls
 
 
-def test_a_partial_template_changes_the_worker_and_cannot_break_its_selection() -> None:
+def test_a_partial_template_changes_the_worker_and_brings_containers_of_its_own() -> None:
     template = {
-        "metadata": {"labels": {"team": "mail", "app.kubernetes.io/component": "mine"}},
+        "metadata": {"labels": {"team": "mail"}},
         "spec": {
             "nodeSelector": {"disk": "fast"},
             "containers": [

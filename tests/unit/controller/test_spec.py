@@ -41,8 +41,22 @@ POD = schema_of("mailqueues")["properties"]["spec"]["properties"]["workers"]["pr
 """The partial PodTemplateSpec, which the model does not repeat: the API server checks it."""
 
 
+PLACEMENT = {"affinity", "tolerations", "topologySpreadConstraints"}
+"""Fields that tell `pod`: the model passes on what Kubernetes defines in it."""
+
+
+def shallow(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a field without what it holds."""
+    nested = ("properties", "items", "additionalProperties", *CHECKED_BY_THE_SERVER_ONLY)
+    kept = {key: value for key, value in schema.items() if key not in nested}
+    return {**kept, "description": " ".join(schema["description"].split())}
+
+
 def comparable(schema: Any) -> Any:
     if isinstance(schema, dict):
+        if schema.get("properties", {}).keys() > PLACEMENT:
+            fields = {name: shallow(each) for name, each in schema["properties"].items()}
+            return {**shallow(schema), "properties": fields}
         if "x-kubernetes-preserve-unknown-fields" in schema or schema.get("properties") == POD:
             return {"type": "object", "description": " ".join(schema["description"].split())}
         return {

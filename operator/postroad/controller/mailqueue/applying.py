@@ -37,6 +37,13 @@ EXECUTORS_NEED = (
     "manifests/executors.yaml"
 )
 
+DECLARED_BY = {
+    WORKER: "correct spec.workers.pod or spec.workers.template",
+    INTAKE: "correct spec.intake.pod, spec.intake.template or spec.intake.service",
+    PIPELINE: "correct spec.pipeline.pod or spec.pipeline.template",
+}
+"""Fields from which an invalid child comes, by component."""
+
 ChildName = tuple[str, str]
 """Kind and name of a child."""
 
@@ -118,9 +125,13 @@ async def apply_parts(
                 ):
                     applied.append(each)  # noqa: PERF401  # those before a failure count
             except KubernetesRefused as error:
-                if ROLE_BINDING.plural not in str(error):
+                text = str(error)
+                hint = EXECUTORS_NEED if ROLE_BINDING.plural in text else None
+                if " is invalid: " in text or "typed patch object" in text:
+                    hint = DECLARED_BY.get(part.component)
+                if hint is None:
                     raise
-                raise KubernetesRefused(str(error), hint=EXECUTORS_NEED) from error
+                raise KubernetesRefused(text, hint=hint) from error
         failed = part.failed or (None if attempted.finding.is_good else attempted.finding)
         now = {**part.stays, **{each.place: each.object for each in applied}}
         if failed is not None:

@@ -21,7 +21,7 @@ from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Reads
 from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.queue_resource import Queue
-from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP
+from postroad.controller.spec.tls import FOLDER, READ_BY_ALL
 from postroad.delivery_settings import secret_references
 from postroad.delivery_settings.delivery import DeliveryFileSettings, DeliverySettings
 from postroad.delivery_settings.files import written
@@ -77,7 +77,7 @@ class DeliveryFiles:
             *(
                 {
                     "name": _volume_of(each),
-                    "secret": {"secretName": each, "defaultMode": READ_BY_GROUP},
+                    "secret": {"secretName": each, "defaultMode": READ_BY_ALL},
                 }
                 for each in self.secrets
             ),
@@ -125,7 +125,7 @@ def _volume_with(authorities: secret_references.AuthoritiesReference) -> dict[st
     named = {"secretName" if authorities.kind == "Secret" else "name": authorities.name}
     kind = "secret" if authorities.kind == "Secret" else "configMap"
     items = [{"key": secret_references.AUTHORITIES_KEY, "path": secret_references.AUTHORITIES_KEY}]
-    source = {**named, "defaultMode": READ_BY_GROUP, "items": items}
+    source = {**named, "defaultMode": READ_BY_ALL, "items": items}
     return {"name": _volume_of(_folder_of(authorities.model_dump())), kind: source}
 
 

@@ -12,7 +12,7 @@ from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_in, hash_of, with_hash
 from postroad.controller.pods.delivery_files import DeliveryFiles
 from postroad.controller.pods.pods import pod_template
-from postroad.controller.spec.mailqueue import Handler
+from postroad.controller.spec.mailqueue import Handler, Intake
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.domain.values.instants import format_duration
 from postroad.ports.kubernetes import Kind, Object
@@ -35,18 +35,15 @@ def wanted_children(
     back."""
     configuration = queue_configuration(queue, context)
     workers, intake = queue.spec.workers, queue.spec.intake
-    partial = {WORKER: workers.template} if workers else {}
     templates = {
-        each: pod_template(
-            queue, context, each, labels(queue, each), configuration, partial.get(each)
-        )
+        each: pod_template(queue, context, each, labels(queue, each), configuration, declared)
         for each, declared in ((INTAKE, intake), (WORKER, workers))
         if declared and each in components
     }
     children = _shared(queue, configuration) if QUEUE in components else []
     if intake and INTAKE in templates:
         template = templates[INTAKE]
-        children.append(_service(queue, intake.ports))
+        children.append(_service(queue, intake))
         children += _deployment(queue, context, INTAKE, intake.replicas, template, autoscaled)
     if workers and WORKER in templates:
         template = templates[WORKER]
@@ -109,10 +106,29 @@ def _image_of(deployment: Mapping[str, Any], component: str) -> str | None:
 
 
 def _shared(queue: Queue, configuration: Mapping[str, str]) -> list[Child]:
-    name, account = f"{queue.name.name}-queue", {"automountServiceAccountToken": False}
+    data, name = {"data": dict(configuration)}, f"{queue.name.name}-queue"
     return [
-        owned_child(queue, api.CONFIG_MAP, name, QUEUE, {"data": dict(configuration)}),
-        owned_child(queue, api.SERVICE_ACCOUNT, name, QUEUE, account),
+        owned_child(queue, api.CONFIG_MAP, name, QUEUE, data),
+        *own_account(queue, QUEUE),
+    ]
+
+
+def own_account(queue: Queue, component: str) -> list[Child]:
+    """Return the ServiceAccount `<name>-<component>`; none where the spec names one."""
+    declared = queue.spec.service_account
+    if declared is not None and declared.name is not None:
+        return []
+    annotations = declared.annotations if declared is not None else {}
+    body = {"automountServiceAccountToken": False}
+    return [
+        owned_child(
+            queue,
+            api.SERVICE_ACCOUNT,
+            queue.account(component),
+            component,
+            body,
+            annotations=annotations,
+        )
     ]
 
 
@@ -190,8 +206,9 @@ def owned_child(
     component: str,
     body: Mapping[str, Any],
     tags: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
 ) -> Child:
-    """Return an object that a MailQueue owns, with these fields, and further labels."""
+    """Return an object that a MailQueue owns, with these fields, further labels, annotations."""
     owner = {
         "apiVersion": api.API_VERSION,
         "kind": api.MAIL_QUEUE.name,
@@ -205,7 +222,7 @@ def owned_child(
         "namespace": queue.name.namespace,
         "labels": labels(queue, component) | {api.MANAGED_BY: "postroad"} | dict(tags or {}),
         "ownerReferences": [owner],
-    }
+    } | ({"annotations": dict(annotations)} if annotations else {})
     return kind, {
         "apiVersion": kind.api_version,
         "kind": kind.name,
@@ -274,7 +291,9 @@ def declared_hash(queue: Queue, context: PodContext) -> str:
     """Return a hash of what users declare of the pods of a queue. Defaults are left out, so that
     fields which a newer operator brings change nothing; of `delivery` all that pods read again."""
     spec = queue.spec.model_dump(
-        mode="json", exclude_defaults=True, exclude={"pipeline", "delivery"}
+        mode="json",
+        exclude_defaults=True,
+        exclude={"pipeline": True, "delivery": True, "intake": {"service"}},
     )
     if queue.spec.delivery is not None and (delivery := DeliveryFiles.of(queue)) is not None:
         spec["delivery"] = delivery.secrets
@@ -287,13 +306,14 @@ def declared_hash(queue: Queue, context: PodContext) -> str:
     return hash_of([*specs, dict(context.tls_versions or {})])
 
 
-def _service(queue: Queue, ports: Mapping[str, int]) -> Child:
+def _service(queue: Queue, intake: Intake) -> Child:
     spec = {
-        "type": "ClusterIP",
+        **intake.service.fields(),
         "selector": labels(queue, INTAKE),
         "ports": [
             {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
-            for name, port in ports.items()
+            for name, port in intake.ports.items()
         ],
     }
-    return owned_child(queue, api.SERVICE, f"{queue.name.name}-intake", INTAKE, {"spec": spec})
+    name, annotations = f"{queue.name.name}-intake", intake.service.annotations
+    return owned_child(queue, api.SERVICE, name, INTAKE, {"spec": spec}, annotations=annotations)

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroad.controller.kubernetes import api
-from postroad.controller.kubernetes.drift import hash_of, merged, with_hash
-from postroad.controller.pods.manifests import Child, labels, owned_child
-from postroad.controller.pods.pods import CONTAINER_SECURITY, POD_SECURITY, server_files
+from postroad.controller.kubernetes.drift import hash_of, with_hash
+from postroad.controller.pods.manifests import Child, labels, own_account, owned_child
+from postroad.controller.pods.pods import CONTAINER_SECURITY, POD_SECURITY, placed, server_files
 from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.pipeline import ADDRESS_KEY, OF_THE_SERVERS, JobSpec, Pipeline
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP, ServerFiles
+from postroad.controller.spec.tls import FOLDER, READ_BY_ALL, ServerFiles
 from postroad.errors import InvalidInput
 from postroad.ports.kubernetes import Kind
 from postroad.tls import Encryption
@@ -69,6 +69,8 @@ def pipeline_children(queue: Queue, context: PodContext) -> list[Child]:
     children = [
         owned_child(queue, kind, name, PIPELINE, body, of_job) for kind, name, body, of_job in parts
     ]
+    if spec.executors.instances:
+        children += own_account(queue, PIPELINE)
     return [(kind, with_hash(child)) for kind, child in children]
 
 
@@ -143,12 +145,10 @@ def _template(
 ) -> dict[str, Any]:
     container = _driver(queue, context, spec, job, files)
     ours = {
-        "metadata": {"labels": dict(tags)},
+        "metadata": {"labels": dict(tags), "annotations": {}},
         "spec": _pod_spec(queue, spec, container, files),
     }
-    template = merged(ours, spec.template, "spec.pipeline.template")
-    template["metadata"]["labels"] = {**template["metadata"].get("labels", {}), **tags}
-    return template
+    return placed(ours, spec, "spec.pipeline")
 
 
 def _driver(
@@ -218,12 +218,13 @@ def _pod_spec(
     if spec.addresses.key_ref is not None and "addresses" in mounted:
         items = [{"key": ADDRESS_KEY, "path": ADDRESS_KEY}]
         secret = {"secretName": spec.addresses.key_ref.name, "items": items}
-        volumes.append({"name": "addresses", "secret": {**secret, "defaultMode": READ_BY_GROUP}})
+        volumes.append({"name": "addresses", "secret": {**secret, "defaultMode": READ_BY_ALL}})
     drives = "configuration" in mounted
     if drives:
-        volumes.append({"name": "configuration", "configMap": {"name": _account(queue)}})
+        configuration = f"{queue.name.name}-{PIPELINE}"
+        volumes.append({"name": "configuration", "configMap": {"name": configuration}})
     return {
-        "serviceAccountName": _account(queue) if drives else f"{queue.name.name}-queue",
+        "serviceAccountName": queue.account(PIPELINE) if drives else queue.account(),
         "automountServiceAccountToken": drives,
         "enableServiceLinks": False,
         "restartPolicy": "Never",
@@ -234,10 +235,6 @@ def _pod_spec(
     }
 
 
-def _account(queue: Queue) -> str:
-    return f"{queue.name.name}-pipeline"
-
-
 def _of_executors(
     queue: Queue,
     context: PodContext,
@@ -245,17 +242,19 @@ def _of_executors(
     files: Sequence[ServerFiles],
     tags: Mapping[str, str],
 ) -> list[tuple[Kind, str, dict[str, Any], dict[str, str]]]:
-    """Return what a driver needs: its ServiceAccount with rights to pods, and how to make them."""
-    name = _account(queue)
+    """Return what a driver needs beside its ServiceAccount: rights to pods, and how to make
+    them."""
+    name = f"{queue.name.name}-{PIPELINE}"
     role = {
         "apiGroup": "rbac.authorization.k8s.io",
         "kind": "ClusterRole",
         "name": context.pipeline.role,
     }
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": queue.name.namespace}
+    account, namespace = queue.account(PIPELINE), queue.name.namespace
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     executors = {
         **spec.executors.model_dump(),
-        "namespace": queue.name.namespace,
+        "namespace": namespace,
         "image": spec.image or context.pipeline.image,
         "template": f"{_CONFIGURATION}/{TEMPLATE_FILE}",
         "container": PIPELINE,
@@ -264,10 +263,8 @@ def _of_executors(
         TEMPLATE_FILE: json.dumps(_executor(queue, context, spec, files, tags), sort_keys=True),
         EXECUTORS_FILE: json.dumps(executors, sort_keys=True),
     }
-    account: dict[str, Any] = {"automountServiceAccountToken": False}
     return [
         (api.CONFIG_MAP, name, {"data": data}, {}),
-        (api.SERVICE_ACCOUNT, name, account, {}),
         (api.ROLE_BINDING, name, {"roleRef": role, "subjects": [subject]}, {}),
     ]
 
@@ -282,13 +279,11 @@ def _executor(
     """Return the template of executors. Spark adds what differs between them, and resources."""
     tags, container = {**tags, api.COMPONENT: EXECUTOR}, _container(queue, context, spec, files, {})
     ours = {
-        "metadata": {"labels": tags},
+        "metadata": {"labels": tags, "annotations": {}},
         "spec": _pod_spec(queue, spec, container, files),
     }
-    partial = {**spec.template, "spec": {**(spec.template.get("spec") or {})}}
-    theirs = merged(ours, partial, "spec.pipeline.template")
+    theirs = placed(ours, spec, "spec.pipeline")
     for container in theirs["spec"]["containers"]:
         if container["name"] == PIPELINE:
             container.pop("resources", None)
-    theirs["metadata"]["labels"] = {**theirs["metadata"].get("labels", {}), **tags}
     return {"apiVersion": "v1", "kind": "Pod", **theirs}

@@ -12,13 +12,13 @@ from typing import Any
 from postroad.controller.kubernetes.api import CONFIGURATION_HASH
 from postroad.controller.kubernetes.drift import hash_of, merged
 from postroad.controller.pods.delivery_files import DeliveryFiles
-from postroad.controller.spec.mailqueue import Intake
+from postroad.controller.spec.mailqueue import Intake, Workers
+from postroad.controller.spec.pipeline import Pipeline
+from postroad.controller.spec.placement import is_own
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP, ServerFiles, StoreTls
+from postroad.controller.spec.tls import FOLDER, READ_BY_ALL, ServerFiles, StoreTls
+from postroad.errors import InvalidInput
 from postroad.logins import LOGIN, S3_LOGIN
-
-USER = 10001
-"""User and group of the image."""
 
 HEALTH_PORT = 8080
 """For probes and metrics; the next port that is free where the intake listens on this one."""
@@ -32,11 +32,10 @@ GRACE_SECONDS = 30
 
 POD_SECURITY: Mapping[str, Any] = {
     "runAsNonRoot": True,
-    "runAsUser": USER,
-    "runAsGroup": USER,
-    "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+"""Without a user: the image has one, and OpenShift gives each namespace others."""
+
 CONTAINER_SECURITY: Mapping[str, Any] = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -56,27 +55,75 @@ def pod_template(
     component: str,
     labels: Mapping[str, str],
     configuration: Mapping[str, str],
-    partial: Mapping[str, Any] | None = None,
+    declared: Workers | Intake | None = None,
 ) -> dict[str, Any]:
-    """Return the PodTemplateSpec of a component, with the user's partial template merged in.
-    Raises: InvalidInput for a partial template of another shape, or a missing `relayFrom`."""
+    """Return the PodTemplateSpec of a component, with what the spec declares of pods. Raises:
+    InvalidInput for a partial template of another shape, or a missing `relayFrom`."""
     ours = {
         "metadata": {"labels": dict(labels), "annotations": {}},
         "spec": _pod_spec(queue, context, component, labels),
     }
-    template = merged(ours, partial or {}, "spec.workers.template")
-    metadata = template.setdefault("metadata", {})
-    metadata["labels"] = {**metadata.get("labels", {}), **labels}
-    metadata["annotations"] = {
-        **metadata.get("annotations", {}),
-        CONFIGURATION_HASH: hash_of(
-            [
-                _read_by(component, configuration),
-                dict(context.tls_versions or {}),
-            ]
-        ),
+    template: dict[str, Any] = ours
+    if declared is not None:
+        field = "spec.workers" if component == "worker" else "spec.intake"
+        template = placed(ours, declared, field)
+    read = [_read_by(component, configuration), dict(context.tls_versions or {})]
+    template["metadata"]["annotations"] = {
+        **template["metadata"].get("annotations", {}),
+        CONFIGURATION_HASH: hash_of(read),
     }
     return template
+
+
+def placed(
+    ours: Mapping[str, Any], declared: Workers | Intake | Pipeline, field: str
+) -> dict[str, Any]:
+    """Return the operator's pod template with the `pod` of a part of the spec, and its `template`
+    over both. Raises: InvalidInput for a partial template of another shape, or one that changes
+    what pods cannot do without."""
+    if declared.pod is not None:
+        ours = declared.pod.applied(ours)
+    template = merged(ours, declared.template, f"{field}.template")
+    _refuse_ours(ours, declared.template, f"{field}.template")
+    metadata = template.get("metadata") or {}
+    kept = {name: each for name, each in ours["metadata"]["labels"].items() if is_own(name)}
+    labels = {**metadata.get("labels", {}), **kept}
+    return {**template, "metadata": {**metadata, "labels": labels}}
+
+
+def _refuse_ours(ours: Mapping[str, Any], partial: Mapping[str, Any], field: str) -> None:
+    """Raises: InvalidInput for a partial template that fits the operator's in its shape, but
+    changes labels and annotations by which it finds pods, what their container runs, or the files
+    that it reads."""
+    metadata, spec = partial.get("metadata") or {}, partial.get("spec") or {}
+    (own,) = ours["spec"]["containers"]
+    changed = [each for each in spec.get("containers") or () if each["name"] == own["name"]]
+    mounts = {each["mountPath"] for each in own["volumeMounts"]} - {"/tmp"}  # noqa: S108 - a pod's
+    volumes = {each["name"] for each in ours["spec"]["volumes"] if "emptyDir" not in each}
+    found = [
+        f"metadata.{of}.{name}"
+        for of in ("labels", "annotations")
+        for name in metadata.get(of) or ()
+        if is_own(name)
+    ]
+    found += [
+        f"spec.volumes.{each['name']}"
+        for each in spec.get("volumes") or ()
+        if each["name"] in volumes
+    ]
+    place = f"spec.containers.{own['name']}"
+    found += [f"{place}.{name}" for each in changed for name in ("command", "args") if name in each]
+    found += [
+        f"{place}.volumeMounts.{mount['mountPath']}"
+        for each in changed
+        for mount in each.get("volumeMounts") or ()
+        if mount["mountPath"] in mounts
+    ]
+    if found:
+        raise InvalidInput(
+            f"{field}: the operator decides about {', '.join(found)}: leave it out, or choose "
+            "another name"
+        )
 
 
 def _read_by(component: str, configuration: Mapping[str, str]) -> dict[str, str]:
@@ -96,12 +143,12 @@ def _pod_spec(
     security: dict[str, Any] = dict(POD_SECURITY)
     intake = queue.spec.intake if component == "intake" else None
     if intake and intake.tls:
-        secret = {"secretName": intake.tls.cert_ref.name, "defaultMode": READ_BY_GROUP}
+        secret = {"secretName": intake.tls.cert_ref.name, "defaultMode": READ_BY_ALL}
         volumes.append({"name": "tls", "secret": secret})
     if intake and min(intake.ports.values()) < FIRST_UNPRIVILEGED_PORT:
         security["sysctls"] = [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]
     return {
-        "serviceAccountName": f"{queue.name.name}-queue",
+        "serviceAccountName": queue.account(),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": {"kubernetes.io/os": "linux"},

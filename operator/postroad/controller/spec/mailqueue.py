@@ -24,6 +24,7 @@ from postroad.controller.spec.parts import (
     holds,
 )
 from postroad.controller.spec.pipeline import Pipeline
+from postroad.controller.spec.placement import Pod, Service, ServiceAccount
 from postroad.controller.spec.tls import StoreTls
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.hops import Hop
@@ -156,6 +157,17 @@ class Intake(Model):
 
     tls: IntakeTls | None = None
     """TLS with the clients of the intake, from version 1.2 on. Absent: none."""
+
+    pod: Pod | None = None
+    """Placement of pods and what they run with. What it leaves out, the operator decides;
+    `template` changes what comes of both."""
+
+    template: Anything = Field(default={})
+    """A partial PodTemplateSpec that is merged into the intake's pods, over `pod`. The container is
+    called `intake`."""
+
+    service: Service = Service()
+    """The Service of the intake, with the ports of the pods."""
 
     @property
     def ports(self) -> dict[str, int]:
@@ -320,9 +332,13 @@ class Workers(Model):
     """Mails that one worker attempts at the same time, at most. With the handler mx: connections
     that one worker has at the same time, and half as many again that wait for their servers."""
 
+    pod: Pod | None = None
+    """Placement of pods and what they run with. What it leaves out, the operator decides;
+    `template` changes what comes of both."""
+
     template: Anything = Field(default={})
-    """A partial PodTemplateSpec that is merged into the workers' pods: resources, node selectors,
-    tolerations, labels, a further container, … The container is called `worker`."""
+    """A partial PodTemplateSpec that is merged into the workers' pods, over `pod`: a further
+    container, a volume, … The container is called `worker`."""
 
 
 class MailQueueSpec(Model):
@@ -372,6 +388,10 @@ class MailQueueSpec(Model):
 
     pipeline: Pipeline | None = None
     """Jobs of the data pipeline. Absent: none."""
+
+    service_account: ServiceAccount | None = None
+    """ServiceAccount of all pods, by which they have the identity of a cloud. Absent: the
+    operator's, without annotations."""
 
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     """Fate of the RabbitMQ queues, the rows in Cassandra and the bytes in S3 when this resource is

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from postroad.controller.spec.parts import Anything, Model, Schedule, holds
+from postroad.controller.spec.placement import Pod
 from postroad.delivery_settings.patterns import Duration
 from postroad.delivery_settings.secret_references import SecretReference
 
@@ -139,10 +140,13 @@ class Pipeline(Model):
     executors: ExecutorsSpec = ExecutorsSpec()
     """Pods that share the work of a job. Without any, a job does all in its own pod."""
 
+    pod: Pod | None = None
+    """Placement of pods and what they run with. What it leaves out, the operator decides;
+    `template` changes what comes of both."""
+
     template: Anything = Field(default={})
-    """A partial PodTemplateSpec that is merged into the pods of the jobs: resources, node
-    selectors, tolerations, … The container is called `pipeline`. Executors have their node
-    selectors, tolerations and volumes too."""
+    """A partial PodTemplateSpec that is merged into the pods of the jobs, over `pod`. The container
+    is called `pipeline`. Executors have all but the resources too."""
 
     @property
     def scheduled(self) -> Mapping[str, JobSpec]:

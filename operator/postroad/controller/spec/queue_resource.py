@@ -47,6 +47,12 @@ class Queue:
         """The key of the resource."""
         return Key(MAIL_QUEUE.name, self.name.namespace, self.name.name)
 
+    def account(self, of: str = "queue") -> str:
+        """Return the ServiceAccount of its pods: the one that the spec names, or `<name>-<of>`."""
+        account = self.spec.service_account
+        named = None if account is None else account.name
+        return named or f"{self.name.name}-{of}"
+
     @property
     def login_secret(self) -> str:
         """The name of the Secret with its user at RabbitMQ, where the operator makes one."""

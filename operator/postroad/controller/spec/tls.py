@@ -27,7 +27,9 @@ CERTIFICATE_KEYS = ("tls.crt", "tls.key")
 FOLDER = "/etc/postroad"
 """Above the folders of pods, one for each server; the kubelet renews whole folders only."""
 
-READ_BY_GROUP = 0o440
+READ_BY_ALL = 0o444
+"""Mode of the files, in volumes of one pod: which user and group its processes have is decided by
+the cluster, where the spec does not."""
 
 
 class StoreTls(Model):
@@ -105,7 +107,7 @@ class ServerFiles:
 
     def volume(self) -> dict[str, Any]:
         """Return the volume of a pod."""
-        projected = {"defaultMode": READ_BY_GROUP, "sources": self._sources}
+        projected = {"defaultMode": READ_BY_ALL, "sources": self._sources}
         return {"name": self._name, "projected": projected}
 
     def mount(self) -> dict[str, Any]:
