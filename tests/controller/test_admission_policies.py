@@ -174,9 +174,9 @@ async def test_pods_may_be_placed_by_users_without_other_rights(
     api: ApiServer, namespace: str
 ) -> None:
     pod = {"resources": {"requests": {"cpu": "1"}}, "tolerations": [{"key": "a"}]}
-    placed = {"workers": workers() | {"pod": pod}, "intake": intake(pod=pod)}
+    queue = mail_queue(namespace, workers=workers() | {"pod": pod}, intake=intake(pod=pod))
 
-    assert await api.create(MAIL_QUEUE, mail_queue(namespace, **placed))
+    assert await api.create(MAIL_QUEUE, queue)
 
 
 @pytest.mark.usefixtures("policies")

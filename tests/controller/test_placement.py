@@ -13,6 +13,7 @@ from postroad.controller.kubernetes.api import (
     CRON_JOB,
     DEPLOYMENT,
     MAIL_QUEUE,
+    NETWORK_POLICY,
     SERVICE,
     SERVICE_ACCOUNT,
 )
@@ -184,6 +185,27 @@ async def test_a_service_account_that_is_named_takes_the_place_of_the_operators(
     path = "spec.template.spec.serviceAccountName"
     await until(operator, DEPLOYMENT, "outgoing-worker", path, "mail")
     await operator.until_gone(SERVICE_ACCOUNT, "outgoing-queue")
+
+
+async def test_network_policies_come_and_go_with_their_switch(operator: Running) -> None:
+    await operator.apply_cluster()
+    queue = whole(operator.namespace)
+    await operator.apply(queue | {"spec": queue["spec"] | {"networkPolicy": {"enabled": True}}})
+    await operator.until_ready()
+    await operator.settle()
+    found = await operator.api.list(NETWORK_POLICY, operator.namespace)
+    first = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in found}
+    await operator.settle()
+
+    again = await operator.api.list(NETWORK_POLICY, operator.namespace)
+    assert first.keys() == {"outgoing-queue", "outgoing-intake", "outgoing-worker"}
+    assert {
+        each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in again
+    } == first
+
+    await operator.change({"networkPolicy": {"enabled": False}})
+    for name in first:
+        await operator.until_gone(NETWORK_POLICY, name)
 
 
 @pytest.mark.parametrize(

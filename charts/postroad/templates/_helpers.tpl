@@ -224,6 +224,9 @@ subjects:
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
 # Jobs of the pipeline: their CronJobs, and how the last runs went.
 - apiGroups: [batch]
   resources: [cronjobs]

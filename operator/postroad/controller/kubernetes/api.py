@@ -72,11 +72,12 @@ SERVICE = Kind("v1", "Service", "services")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 CRON_JOB = Kind("batch/v1", "CronJob", "cronjobs")
 ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 CHILDREN = (
     *(CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, DISRUPTION_BUDGET),
-    *(CRON_JOB, ROLE_BINDING),
+    *(CRON_JOB, ROLE_BINDING, NETWORK_POLICY),
 )
 """The kinds that the operator creates for a MailQueue."""
 

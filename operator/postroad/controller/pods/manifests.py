@@ -11,6 +11,7 @@ from typing import Any
 from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_in, hash_of, with_hash
 from postroad.controller.pods.delivery_files import DeliveryFiles
+from postroad.controller.pods.network_policies import network_policies
 from postroad.controller.pods.pods import pod_template
 from postroad.controller.spec.mailqueue import Handler, Intake
 from postroad.controller.spec.queue_resource import PodContext, Queue
@@ -40,7 +41,7 @@ def wanted_children(
         for each, declared in ((INTAKE, intake), (WORKER, workers))
         if declared and each in components
     }
-    children = _shared(queue, configuration) if QUEUE in components else []
+    children = _shared(queue, context, configuration) if QUEUE in components else []
     if intake and INTAKE in templates:
         template = templates[INTAKE]
         children.append(_service(queue, intake))
@@ -105,11 +106,15 @@ def _image_of(deployment: Mapping[str, Any], component: str) -> str | None:
     return next(images, None)
 
 
-def _shared(queue: Queue, configuration: Mapping[str, str]) -> list[Child]:
+def _shared(queue: Queue, context: PodContext, configuration: Mapping[str, str]) -> list[Child]:
     data, name = {"data": dict(configuration)}, f"{queue.name.name}-queue"
     return [
         owned_child(queue, api.CONFIG_MAP, name, QUEUE, data),
         *own_account(queue, QUEUE),
+        *(
+            owned_child(queue, api.NETWORK_POLICY, f"{queue.name.name}-{of}", QUEUE, {"spec": each})
+            for of, each in network_policies(queue, context).items()
+        ),
     ]
 
 
@@ -293,7 +298,10 @@ def declared_hash(queue: Queue, context: PodContext) -> str:
     spec = queue.spec.model_dump(
         mode="json",
         exclude_defaults=True,
-        exclude={"pipeline": True, "delivery": True, "intake": {"service"}},
+        exclude={
+            **dict.fromkeys(("pipeline", "delivery", "network_policy"), True),
+            "intake": {"service"},
+        },
     )
     if queue.spec.delivery is not None and (delivery := DeliveryFiles.of(queue)) is not None:
         spec["delivery"] = delivery.secrets

@@ -24,7 +24,7 @@ from postroad.controller.spec.parts import (
     holds,
 )
 from postroad.controller.spec.pipeline import Pipeline
-from postroad.controller.spec.placement import Pod, Service, ServiceAccount
+from postroad.controller.spec.placement import NetworkPolicy, Pod, Service, ServiceAccount
 from postroad.controller.spec.tls import StoreTls
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.hops import Hop
@@ -392,6 +392,9 @@ class MailQueueSpec(Model):
     service_account: ServiceAccount | None = None
     """ServiceAccount of all pods, by which they have the identity of a cloud. Absent: the
     operator's, without annotations."""
+
+    network_policy: NetworkPolicy = NetworkPolicy()
+    """NetworkPolicies of all pods."""
 
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     """Fate of the RabbitMQ queues, the rows in Cassandra and the bytes in S3 when this resource is

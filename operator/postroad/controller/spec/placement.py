@@ -187,6 +187,15 @@ class Service(Model):
         return given
 
 
+class NetworkPolicy(Model):
+    """NetworkPolicies of all pods, where the network of the cluster knows them."""
+
+    enabled: bool = False
+    """True if pods may connect to the ports of the servers, of DNS and of the next hops alone, and
+    be reached at the intake's ports and that of metrics. Policies add up: what a proxy or a further
+    container needs has one of your own."""
+
+
 class ServiceAccount(Model):
     """ServiceAccount of all pods, by which they have the identity of a cloud."""
 

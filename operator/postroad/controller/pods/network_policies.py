@@ -1,0 +1,96 @@
+"""Builds the NetworkPolicies of a MailQueue's pods, from what they connect to: pure.
+
+A destination is a port at any address, because a policy knows no host names. Policies add up, so
+that a proxy or a further container gets what it needs by one of the user's own.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from postroad.controller.kubernetes import api
+from postroad.controller.spec.mailqueue import Handler
+from postroad.controller.spec.queue_resource import PodContext, Queue
+from postroad.delivery_settings.hops import Hop
+from postroad.routing.answers import DNS_PORT
+
+Rules = list[dict[str, Any]]
+
+ANYWHERE: Rules = [{}]
+SMTP_PORT, HTTPS_PORT = 25, 443
+"""Of the servers of MX records, and of policies of MTA-STS."""
+
+_USUAL = {"amqp": 5672, "amqps": 5671, "http": 80, "https": HTTPS_PORT}
+
+
+def network_policies(queue: Queue, context: PodContext) -> Mapping[str, dict[str, Any]]:
+    """Return the specs of the policies, by what they are about: all pods of the queue; the intake,
+    the workers and the jobs beside. None, where they are not wanted."""
+    spec, every = queue.spec, {"app.kubernetes.io/name": "postroad", api.INSTANCE: queue.name.name}
+    if not spec.network_policy.enabled:
+        return {}
+    of_the_queue = {"podSelector": {"matchLabels": every}}
+    policies: dict[str, tuple[Mapping[str, str], Rules, Rules]] = {
+        "queue": (
+            {},
+            [_to(["health"]), {"from": [of_the_queue]}],
+            [_names([DNS_PORT]), _to(_ports_of_servers(context)), {"to": [of_the_queue]}],
+        )
+    }
+    if spec.intake is not None:
+        policies["intake"] = {api.COMPONENT: "intake"}, [_to(spec.intake.ports)], []
+    if spec.workers is not None:
+        egress = _egress_of(spec.workers.handler, queue)
+        policies["worker"] = {api.COMPONENT: "worker"}, [], egress
+    if spec.pipeline is not None and spec.pipeline.executors.instances:
+        # The address of the API server, which a driver asks for pods, is the cluster's own matter.
+        policies["pipeline"] = {api.COMPONENT: "pipeline"}, [], ANYWHERE
+    return {
+        of: {
+            "podSelector": {"matchLabels": {**every, **labels}},
+            "policyTypes": [
+                name for name, rules in (("Ingress", ingress), ("Egress", egress)) if rules
+            ],
+            **({"ingress": ingress} if ingress else {}),
+            **({"egress": egress} if egress else {}),
+        }
+        for of, (labels, ingress, egress) in policies.items()
+        if ingress or egress
+    }
+
+
+def _to(ports: Iterable[int | str], protocols: Iterable[str] = ("TCP",)) -> dict[str, Any]:
+    return {"ports": [{"port": each, "protocol": of} for each in ports for of in protocols]}
+
+
+def _names(ports: Iterable[int]) -> dict[str, Any]:
+    """Return the rule for name servers at these ports."""
+    return _to(ports, ("UDP", "TCP"))
+
+
+def _ports_of_servers(context: PodContext) -> list[int]:
+    cluster = context.cluster
+    urls = (cluster.rabbitmq.url, cluster.rabbitmq.management_url, cluster.s3.url or "https://s3")
+    return sorted({cluster.cassandra.port, *(_port_of(each) for each in urls if each)})
+
+
+def _port_of(url: str) -> int:
+    parts = urlsplit(url)
+    return parts.port or _USUAL[parts.scheme]
+
+
+def _egress_of(handler: Handler, queue: Queue) -> Rules:
+    """Return where workers deliver to."""
+    if handler.function is not None:  # it connects to what it likes
+        return ANYWHERE
+    if handler.webhook is not None:
+        return [_to([_port_of(handler.webhook.url)])]
+    hops: list[Hop] = [handler.relay] if handler.relay is not None else []
+    ports = {SMTP_PORT, HTTPS_PORT} if handler.mx is not None else set()
+    servers = set[int]()
+    if queue.spec.delivery is not None and (routing := queue.spec.delivery.routing) is not None:
+        hops += [hop for rule in routing.rules for hop in rule.hops or ()]
+        servers = {port for _, port in routing.resolver.addresses()} - {DNS_PORT}
+    ports |= {hop.port or hop.tls.mode.default_port for hop in hops if hop.host is not None}
+    rules = [_to(sorted(ports))] if ports else []
+    return [*rules, *([_names(sorted(servers))] if servers else [])]

@@ -1,0 +1,124 @@
+"""NetworkPolicies are those of what pods really connect to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from postroad.controller.pods.manifests import declared_hash, labels, wanted_children
+from postroad.controller.pods.network_policies import network_policies
+from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.queue_resource import PodContext, Queue
+from support import spec_cases
+
+NAMES = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+
+
+def context(**servers: Any) -> PodContext:
+    cluster = {
+        "rabbitmq": spec_cases.RABBITMQ,
+        "cassandra": spec_cases.CASSANDRA,
+        "s3": {},
+    } | servers
+    return PodContext(QueueClusterSpec.model_validate(cluster), "postroad:1")
+
+
+def queue(handler: dict[str, Any] | None = None, *, enabled: bool = True, **spec: Any) -> Queue:
+    metadata = {"namespace": "mail", "name": "out", "uid": "u1", "generation": 1}
+    if handler is not None:
+        spec["workers"] = {"handler": handler}
+    declared = {"clusterRef": {"name": "main"}, "networkPolicy": {"enabled": enabled}} | spec
+    return Queue.of({"metadata": metadata, "spec": declared})
+
+
+def tcp(*ports: int | str) -> dict[str, Any]:
+    return {"ports": [{"port": each, "protocol": "TCP"} for each in ports]}
+
+
+def test_there_are_none_without_the_switch_and_pods_do_not_depend_on_it() -> None:
+    without, with_them = queue({"mx": {}}, enabled=False), queue({"mx": {}})
+
+    assert network_policies(without, context()) == {}
+    assert declared_hash(without, context()) == declared_hash(with_them, context())
+    kinds = {kind.name for kind, _ in wanted_children(with_them, context())}
+    assert "NetworkPolicy" in kinds
+
+
+def test_all_pods_may_reach_the_servers_names_and_each_other_and_show_metrics() -> None:
+    servers = context(
+        rabbitmq=spec_cases.RABBITMQ
+        | {"url": "amqps://mq.example.org/%2F", "managementURL": "https://mq.example.org:15671"},
+        cassandra=spec_cases.CASSANDRA | {"port": 19042},
+        s3={"url": "http://s3:9000"},
+    )
+
+    policy = network_policies(queue(), servers)["queue"]
+
+    every = {"app.kubernetes.io/name": "postroad", "app.kubernetes.io/instance": "out"}
+    each_other = [{"podSelector": {"matchLabels": every}}]
+    assert policy["podSelector"] == {"matchLabels": every}
+    assert policy["ingress"] == [tcp("health"), {"from": each_other}]
+    assert policy["egress"] == [NAMES, tcp(5671, 9000, 15671, 19042), {"to": each_other}]
+    assert tcp(443, 5672, 9042) in network_policies(queue(), context())["queue"]["egress"]
+
+
+def test_clients_may_reach_the_ports_of_the_intake_alone() -> None:
+    intake = {"relayFrom": ["10.0.0.0/8"], "tls": {"certRef": {"name": "c"}, "port": 465}}
+
+    found = network_policies(queue(intake=intake), context())
+
+    assert found["intake"] == {
+        "podSelector": {"matchLabels": labels(queue(), "intake")},
+        "policyTypes": ["Ingress"],
+        "ingress": [tcp("smtp", "smtps")],
+    }
+    assert "intake" not in network_policies(queue(), context())
+
+
+RULES = [
+    {"name": "a", "domains": ["a.example"], "hops": [{"host": "h.example", "port": 2525}]},
+    {"name": "b", "domains": ["b.example"], "mx": {}},
+]
+
+
+@pytest.mark.parametrize(
+    ("handler", "delivery", "egress"),
+    [
+        ({"relay": {"host": "sink"}}, None, [tcp(25)]),
+        ({"relay": {"host": "sink", "tls": {"mode": "Implicit"}}}, None, [tcp(465)]),
+        ({"relay": {"host": "sink", "port": 587}}, None, [tcp(587)]),
+        ({"relay": {"socket": "/run/lmtp"}}, None, None),
+        ({"mx": {}}, None, [tcp(25, 443)]),
+        ({"mx": {}}, {"routing": {"rules": RULES}}, [tcp(25, 443, 2525)]),
+        (
+            {"mx": {}},
+            {"routing": {"resolver": {"servers": ["127.0.0.1:5353", "192.0.2.1"]}}},
+            [
+                tcp(25, 443),
+                {"ports": [{"port": 5353, "protocol": each} for each in ("UDP", "TCP")]},
+            ],
+        ),
+        ({"webhook": spec_cases.WEBHOOK}, None, [tcp(443)]),
+        ({"webhook": spec_cases.WEBHOOK | {"url": "http://app:8080/"}}, None, [tcp(8080)]),
+        ({"function": {"name": "app:deliver"}}, None, [{}]),
+    ],
+    ids=str,
+)
+def test_workers_may_reach_what_they_deliver_to(
+    handler: dict[str, Any], delivery: dict[str, Any] | None, egress: list[Any] | None
+) -> None:
+    found = network_policies(queue(handler, delivery=delivery), context())
+
+    assert found.get("worker", {}).get("egress") == egress
+    if egress is not None:
+        assert found["worker"]["policyTypes"] == ["Egress"]
+
+
+def test_jobs_with_executors_may_reach_the_api_server_wherever_it_is() -> None:
+    pipeline = {"addresses": {"keep": "None"}, "executors": {"instances": 1}}
+
+    found = network_policies(queue(pipeline=pipeline), context())
+
+    assert found["pipeline"]["egress"] == [{}]
+    assert "pipeline" not in network_policies(queue(pipeline={}), context())
