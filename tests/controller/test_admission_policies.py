@@ -174,7 +174,8 @@ async def test_pods_may_be_placed_by_users_without_other_rights(
     api: ApiServer, namespace: str
 ) -> None:
     pod = {"resources": {"requests": {"cpu": "1"}}, "tolerations": [{"key": "a"}]}
-    queue = mail_queue(namespace, workers=workers() | {"pod": pod}, intake=intake(pod=pod))
+    placed = workers() | {"pod": pod}
+    queue = mail_queue(namespace, "placed-by-pod", workers=placed, intake=intake(pod=pod))
 
     assert await api.create(MAIL_QUEUE, queue)
 

@@ -144,6 +144,7 @@ async def test_a_verb_that_is_missing_is_named_and_ends_nothing(
         workers=workers(2),
         intake=intake(),
         pipeline=PIPELINE,
+        networkPolicy={"enabled": True},
         deletionPolicy="Delete",
     )
 

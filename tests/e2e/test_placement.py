@@ -20,9 +20,21 @@ UID = 1_000_680_000
 """As OpenShift's restricted-v2 gives them to namespaces: no user of the image."""
 
 
+def user_of(sandbox: Sandbox, pod: dict[str, Any]) -> str:
+    """Return the user that the processes of a pod have."""
+    name = pod["metadata"]["name"]
+    return sandbox.kubectl("exec", "-n", sandbox.namespace, name, "--", "id", "-u").strip()
+
+
 def test_pods_of_a_user_that_the_image_does_not_know_accept_and_deliver_mail(
     sandbox: Sandbox,
 ) -> None:
+    sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(1)))
+    sandbox.wait_ready()
+    (worker,) = sandbox.pods("worker")
+    assert "runAsUser" not in worker["spec"]["securityContext"]
+    assert user_of(sandbox, worker) == "10001"
+
     pod: dict[str, Any] = {
         "labels": {"team": "mail"},
         "tolerations": [{"key": "mail", "operator": "Exists"}],
@@ -30,13 +42,21 @@ def test_pods_of_a_user_that_the_image_does_not_know_accept_and_deliver_mail(
         "logLevel": "Debug",
         "securityContext": {"runAsUser": UID},
     }
-    queue = sandbox.mail_queue(
-        workers=sandbox.workers(2) | {"pod": pod},
-        intake=sandbox.intake(1) | {"pod": pod},
-        serviceAccount={"annotations": {"example.org/role": "mail"}},
-        networkPolicy={"enabled": True},
+    sandbox.apply(
+        sandbox.mail_queue(
+            workers=sandbox.workers(1) | {"pod": pod},
+            intake=sandbox.intake(1) | {"pod": pod},
+            serviceAccount={"annotations": {"example.org/role": "mail"}},
+            networkPolicy={"enabled": True},
+        )
     )
-    sandbox.apply(queue)
+
+    def placed() -> list[dict[str, Any]]:
+        found = [*sandbox.pods("worker"), *sandbox.pods("intake")]
+        labels = [each["metadata"]["labels"].get("team") for each in found]
+        return found if labels == ["mail", "mail"] else []
+
+    found = eventually(placed, within_seconds=120)
     sandbox.wait_ready()
     mails = list(samples(5, seed=3))
     recipients = [recipient for mail in mails for recipient in mail.recipients]
@@ -47,28 +67,10 @@ def test_pods_of_a_user_that_the_image_does_not_know_accept_and_deliver_mail(
 
     assert [str(reply) for reply in replies if reply.code != 250] == []
     eventually(lambda: sandbox.sink.has_all(recipients), within_seconds=60)
-    found = [*sandbox.pods("worker"), *sandbox.pods("intake")]
-    assert len(found) == 3
     for each in found:
-        assert each["metadata"]["labels"]["team"] == "mail"
         assert {"key": "mail", "operator": "Exists"} in each["spec"]["tolerations"]
-        name = each["metadata"]["name"]
-        assert sandbox.kubectl("exec", "-n", sandbox.namespace, name, "--", "id", "-u").strip() == (
-            str(UID)
-        )
+        assert user_of(sandbox, each) == str(UID)
     account = sandbox.kubectl.get("serviceaccount", "outgoing-queue", sandbox.namespace)
     assert account["metadata"]["annotations"]["example.org/role"] == "mail"
     assert len(sandbox.kubectl.list("networkpolicies", sandbox.namespace)) == 3
-    assert sandbox.postroad("size").strip()
-
-
-def test_pods_without_a_user_in_the_spec_run_as_that_of_the_image(sandbox: Sandbox) -> None:
-    sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(1)))
-    sandbox.wait_ready()
-
-    (worker,) = sandbox.pods("worker")
-    name = worker["metadata"]["name"]
-    user = sandbox.kubectl("exec", "-n", sandbox.namespace, name, "--", "id", "-u")
-
-    assert user.strip() == "10001"
-    assert "runAsUser" not in worker["spec"]["securityContext"]
+    eventually(lambda: sandbox.size() == 0, within_seconds=60)

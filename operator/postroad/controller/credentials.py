@@ -30,14 +30,19 @@ from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Reads
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.pipeline import ADDRESS_KEY
-from postroad.controller.spec.tls import CERTIFICATE_KEYS, ServerTls, StoreTls
+from postroad.controller.spec.tls import (
+    CERTIFICATE_KEYS,
+    LoginReference,
+    ServerTls,
+    StoreTls,
+    keys_of,
+)
 from postroad.delivery_settings.secret_references import (
     AUTHORITIES_KEY,
     AuthoritiesReference,
     SecretReference,
 )
 from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
-from postroad.logins import LOGIN, S3_LOGIN
 from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Servers
 from postroad.settings import Settings
@@ -147,34 +152,35 @@ async def read_credentials(
     broker_login = rabbitmq.secret_ref if with_broker_login else None
     read = partial(_read_server, api, namespace)
     return ClusterCredentials(
-        rabbitmq=await read(broker_login, LOGIN, rabbitmq.tls, before.rabbitmq),
-        cassandra=await read(cassandra.secret_ref, LOGIN, cassandra.tls, before.cassandra),
-        s3=await read(s3.secret_ref, S3_LOGIN, s3.tls, before.s3),
+        rabbitmq=await read(broker_login, rabbitmq.tls, before.rabbitmq),
+        cassandra=await read(cassandra.secret_ref, cassandra.tls, before.cassandra),
+        s3=await read(s3.secret_ref, s3.tls, before.s3),
     )
 
 
 async def _read_server(
     api: Reads,
     namespace: str,
-    login: SecretReference | None,
-    keys: tuple[str, ...],
+    login: LoginReference | None,
     tls: StoreTls | None,
     before: Credentials,
 ) -> Credentials:
     trusted = tls.ca_ref if tls else None
     shown = tls.client_cert_ref if isinstance(tls, ServerTls) else None
-    wanted = ((login, keys), (trusted, (AUTHORITIES_KEY,)), (shown, CERTIFICATE_KEYS))
+    keys = keys_of(login)
+    wanted = ((login, [*keys.values()]), (trusted, (AUTHORITIES_KEY,)), (shown, CERTIFICATE_KEYS))
     read = [
         None if reference is None else await _read(api, namespace, reference, needed)
         for reference, needed in wanted
     ]
     if not any(read):
         return Credentials()
-    source = (tls is None, *(each and each.version for each in read))
+    source = (tls is None, *keys.values(), *(each and each.version for each in read))
     if source == before.source:
         return before
     of_login, of_trusted, of_shown = read
-    values = {} if of_login is None else of_login.texts(keys)
+    found = {} if of_login is None else of_login.texts([*keys.values()])
+    values = {name: found[key] for name, key in keys.items()} if found else {}
     authorities = None if of_trusted is None else _authorities_in(of_trusted)
     certificate = None if of_shown is None else _certificate_in(of_shown)
     tls_content = json.dumps([authorities, certificate]).encode()

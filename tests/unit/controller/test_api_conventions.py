@@ -131,7 +131,7 @@ def reference(each: Field) -> bool:
     return (
         schema.get("type") == "object"
         and "name" in schema.get("required", ())
-        and (set(schema["properties"]) <= {"name", "namespace", "kind", "key"})
+        and (set(schema["properties"]) <= {"name", "namespace", "kind", "key", "keys"})
     )
 
 

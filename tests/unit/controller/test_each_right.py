@@ -82,6 +82,7 @@ async def life(operator: RunningController) -> set[str]:
             workers=workers(2),
             intake=intake(),
             pipeline=PIPELINE,
+            networkPolicy={"enabled": True},
             deletionPolicy="Delete",
         )
     )

@@ -294,3 +294,9 @@ def test_a_service_account_that_is_there_is_used_and_none_made() -> None:
     assert accounts == {"mail"}
     (subject,) = found["RoleBinding", "out-pipeline"]["subjects"]
     assert subject["name"] == "mail"
+
+
+def test_an_account_that_is_named_as_the_operators_is_made() -> None:
+    found = children(queue(workers={"handler": HANDLER}, serviceAccount={"name": "out-queue"}))
+
+    assert ("ServiceAccount", "out-queue") in found

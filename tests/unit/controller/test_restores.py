@@ -27,6 +27,7 @@ RESTORED = ("name", "namespace", "labels", "annotations", "finalizers")
 """Metadata that a tool for backups brings back: no uids, no owners."""
 
 SPEC: dict[str, Any] = {
+    "networkPolicy": {"enabled": True},
     "workers": workers(2),
     "intake": intake(),
     "pipeline": {

@@ -119,22 +119,13 @@ def _shared(queue: Queue, context: PodContext, configuration: Mapping[str, str])
 
 
 def own_account(queue: Queue, component: str) -> list[Child]:
-    """Return the ServiceAccount `<name>-<component>`; none where the spec names one."""
-    declared = queue.spec.service_account
-    if declared is not None and declared.name is not None:
+    """Return the ServiceAccount `<name>-<component>`; none where pods have another."""
+    name, declared = f"{queue.name.name}-{component}", queue.spec.service_account
+    if queue.account(component) != name:
         return []
-    annotations = declared.annotations if declared is not None else {}
     body = {"automountServiceAccountToken": False}
-    return [
-        owned_child(
-            queue,
-            api.SERVICE_ACCOUNT,
-            queue.account(component),
-            component,
-            body,
-            annotations=annotations,
-        )
-    ]
+    annotations = declared.annotations if declared is not None else {}
+    return [owned_child(queue, api.SERVICE_ACCOUNT, name, component, body, annotations=annotations)]
 
 
 def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:

@@ -14,9 +14,9 @@ from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.delivery_settings.hops import Hop
 from postroad.routing.answers import DNS_PORT
 
-Rules = list[dict[str, Any]]
+PolicyRules = list[dict[str, Any]]
 
-ANYWHERE: Rules = [{}]
+ANYWHERE: PolicyRules = [{}]
 SMTP_PORT, HTTPS_PORT = 25, 443
 """Of the servers of MX records, and of policies of MTA-STS."""
 
@@ -30,7 +30,7 @@ def network_policies(queue: Queue, context: PodContext) -> Mapping[str, dict[str
     if not spec.network_policy.enabled:
         return {}
     of_the_queue = {"podSelector": {"matchLabels": every}}
-    policies: dict[str, tuple[Mapping[str, str], Rules, Rules]] = {
+    policies: dict[str, tuple[Mapping[str, str], PolicyRules, PolicyRules]] = {
         "queue": (
             {},
             [_to(["health"]), {"from": [of_the_queue]}],
@@ -79,7 +79,7 @@ def _port_of(url: str) -> int:
     return parts.port or _USUAL[parts.scheme]
 
 
-def _egress_of(handler: Handler, queue: Queue) -> Rules:
+def _egress_of(handler: Handler, queue: Queue) -> PolicyRules:
     """Return where workers deliver to."""
     if handler.function is not None:  # it connects to what it likes
         return ANYWHERE

@@ -16,9 +16,8 @@ from postroad.controller.spec.mailqueue import Intake, Workers
 from postroad.controller.spec.pipeline import Pipeline
 from postroad.controller.spec.placement import is_own
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.controller.spec.tls import FOLDER, READ_BY_ALL, ServerFiles, StoreTls
+from postroad.controller.spec.tls import FOLDER, READ_BY_ALL, ServerFiles, StoreTls, keys_of
 from postroad.errors import InvalidInput
-from postroad.logins import LOGIN, S3_LOGIN
 
 HEALTH_PORT = 8080
 """For probes and metrics; the next port that is free where the intake listens on this one."""
@@ -215,14 +214,17 @@ def server_files(queue: Queue, context: PodContext, component: str) -> list[Serv
     cluster, workers = context.cluster, queue.spec.workers
     rabbitmq, cassandra, s3 = cluster.rabbitmq, cluster.cassandra, cluster.s3
     found = [
-        ServerFiles("RABBITMQ", rabbitmq.tls or StoreTls(), rabbitmq.secret_ref, LOGIN),
-        ServerFiles("CASSANDRA", cassandra.tls, cassandra.secret_ref, LOGIN),
-        ServerFiles("S3", s3.tls or StoreTls(), s3.secret_ref, S3_LOGIN),
+        ServerFiles(section, tls or StoreTls(), login, keys_of(login))
+        for section, tls, login in (
+            ("RABBITMQ", rabbitmq.tls, rabbitmq.secret_ref),
+            ("CASSANDRA", cassandra.tls, cassandra.secret_ref),
+            ("S3", s3.tls, s3.secret_ref),
+        )
     ]
     webhook = workers.handler.webhook if component == "worker" and workers else None
     if webhook is not None:
         tls = webhook.tls or StoreTls()
-        found.append(ServerFiles("WORKER_WEBHOOK", tls, webhook.secret_ref, ("secret",)))
+        found.append(ServerFiles("WORKER_WEBHOOK", tls, webhook.secret_ref, {"secret": "secret"}))
     return [each for each in found if not each.is_empty]
 
 

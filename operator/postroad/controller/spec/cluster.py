@@ -19,9 +19,14 @@ from postroad.controller.spec.parts import (
     at_least,
     holds,
 )
-from postroad.controller.spec.tls import CassandraTls, ServerTls, StoreTls
+from postroad.controller.spec.tls import (
+    CassandraTls,
+    ServerLoginReference,
+    ServerTls,
+    StoreLoginReference,
+    StoreTls,
+)
 from postroad.delivery_settings.patterns import Duration, Port
-from postroad.delivery_settings.secret_references import SecretReference
 
 NOT_A_SYSTEM_KEYSPACE = holds(
     lambda name: name != "system" and not name.startswith("system_"),
@@ -56,7 +61,7 @@ class RabbitMQ(Model):
     namespace. Absent: not used; then maintenance does not find mails whose messages RabbitMQ
     lost."""
 
-    secret_ref: SecretReference
+    secret_ref: ServerLoginReference
     """Secret with the keys `username` and `password`."""
 
     tls: ServerTls | None = None
@@ -133,7 +138,7 @@ class Cassandra(Model):
     the queues. Free to change while everything runs: existing rows keep their lifetime, and
     marks of finished mail live as long as any row."""
 
-    secret_ref: SecretReference | None = None
+    secret_ref: ServerLoginReference | None = None
     """Secret with the keys `username` and `password`. Absent: Cassandra asks for no password."""
 
     tls: Annotated[
@@ -164,7 +169,7 @@ class S3(Model):
     )
     """Begins the name of every bucket that the operator creates. Cannot be changed."""
 
-    secret_ref: SecretReference | None = None
+    secret_ref: StoreLoginReference | None = None
     """Secret with the keys `accessKey` and `secretKey`. Absent: the credentials of the pods (of
     a cloud's service account, for instance), and for the operator its own, which it has to be
     started for (--ambient-credentials)."""

@@ -110,26 +110,30 @@ class Pod(Model):
 
     def applied(self, template: Mapping[str, Any]) -> dict[str, Any]:
         """Return the pod template of the operator, of one container, with what is given here."""
-        given = self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
         metadata, spec = template["metadata"], dict(template["spec"])
         (container,) = spec["containers"]
-        env = [*container.get("env", ()), *given.get("env", ())]
+        env = [*container.get("env", ()), *self.env]
         if self.log_level is not None:
             env.append({"name": "POSTROAD_LOG_LEVEL", "value": self.log_level.upper()})
         resources = {"resources": self.resources} if self.resources is not None else {}
         spec["containers"] = [{**container, "env": env, **resources}]
-        for field in ("nodeSelector", "securityContext"):
-            spec[field] = {**spec[field], **given.get(field, {})}
-        for field in ("tolerations", "affinity", "priorityClassName", "imagePullSecrets"):
-            spec |= {field: given[field]} if field in given else {}
+        spec["nodeSelector"] = {**spec["nodeSelector"], **self.node_selector}
+        spec["securityContext"] = {**spec["securityContext"], **self.security_context}
+        alone = {
+            "tolerations": self.tolerations,
+            "affinity": self.affinity,
+            "priorityClassName": self.priority_class_name,
+            "imagePullSecrets": self.image_pull_secrets,
+        }
+        spec |= {field: value for field, value in alone.items() if value}
         if self.topology_spread_constraints is not None:
             selector = {"matchLabels": metadata["labels"]}
             spec["topologySpreadConstraints"] = [
                 {"labelSelector": selector, **each} for each in self.topology_spread_constraints
             ]
         named = {
-            field: {**given.get(field, {}), **metadata.get(field, {})}
-            for field in ("labels", "annotations")
+            "labels": {**self.labels, **metadata["labels"]},
+            "annotations": {**self.annotations, **metadata["annotations"]},
         }
         return {**template, "metadata": {**metadata, **named}, "spec": spec}
 

@@ -9,7 +9,7 @@ from typing import Any
 from postroad.controller.kubernetes.api import ADOPT, MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, Key
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec
-from postroad.delivery_settings.secret_references import SecretReference
+from postroad.controller.spec.tls import ServerLoginReference
 from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidQueueName
 from postroad.ports.kubernetes import Object
@@ -127,7 +127,7 @@ def cluster_of_pods(cluster: QueueClusterSpec, queue: Queue) -> QueueClusterSpec
     one."""
     if cluster.rabbitmq.users is None:
         return cluster
-    own = {"secret_ref": SecretReference(name=queue.login_secret), "users": None}
+    own = {"secret_ref": ServerLoginReference(name=queue.login_secret), "users": None}
     rabbitmq = cluster.rabbitmq.model_copy(update=own)
     return cluster.model_copy(update={"rabbitmq": rabbitmq})
 

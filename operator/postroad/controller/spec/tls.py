@@ -5,8 +5,8 @@ Each server has authorities of its own. A mode never follows from what a Secret 
 Secret which loses a key ends connections, and encrypts none of them less.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -19,6 +19,7 @@ from postroad.delivery_settings.secret_references import (
 )
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.domain.values.api_names import BY_API_NAME
+from postroad.logins import LOGIN, S3_LOGIN
 from postroad.tls import Encryption
 
 CERTIFICATE_KEYS = ("tls.crt", "tls.key")
@@ -73,15 +74,62 @@ class CassandraTls(ServerTls):
         return self.server_name is None or self.mode is Encryption.VERIFY_FULL
 
 
+SecretKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
+
+
+class LoginKeys(Model):
+    """Keys of the Secret of a login."""
+
+    username: SecretKey = LOGIN[0]
+    """Key with the user's name."""
+
+    password: SecretKey = LOGIN[1]
+    """Key with the password."""
+
+
+class StoreLoginKeys(Model):
+    """Keys of the Secret of a login at the object store."""
+
+    access_key: SecretKey = S3_LOGIN[0]
+    """Key with the access key."""
+
+    secret_key: SecretKey = S3_LOGIN[1]
+    """Key with the secret of the access key."""
+
+
+class ServerLoginReference(SecretReference):
+    """Names a Secret with a user's name and password."""
+
+    keys: LoginKeys = LoginKeys()
+    """Keys of the Secret, where another program has other names for them."""
+
+
+class StoreLoginReference(SecretReference):
+    """Names a Secret with an access key and its secret."""
+
+    keys: StoreLoginKeys = StoreLoginKeys()
+    """Keys of the Secret, where another program has other names for them: those of a bucket claim
+    are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."""
+
+
+LoginReference = ServerLoginReference | StoreLoginReference
+
+
+def keys_of(login: LoginReference | None) -> Mapping[str, str]:
+    """Return the keys of a Secret by the names that pods have for them; none without a login."""
+    return {} if login is None else login.keys.model_dump(by_alias=True)
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFiles:
     """The folder of a pod with the login at one server, the authorities that vouch for it, and the
-    client certificate that it is shown. `section`: of the settings, as `RABBITMQ`."""
+    client certificate that it is shown. `section`: of the settings, as `RABBITMQ`; `login_keys`:
+    those of the Secret, by file."""
 
     section: str
     tls: StoreTls
     login: SecretReference | None = None
-    login_keys: tuple[str, ...] = ()
+    login_keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -100,9 +148,15 @@ class ServerFiles:
             sources.append({"secret": _items(self.login.name, self.login_keys)})
         if authorities is not None:
             source = "secret" if authorities.kind == "Secret" else "configMap"
-            sources.append({source: _items(authorities.name, (AUTHORITIES_KEY,))})
+            sources.append({source: _items(authorities.name, {AUTHORITIES_KEY: AUTHORITIES_KEY})})
         if certificate is not None:
-            sources.append({"secret": _items(certificate.name, CERTIFICATE_KEYS)})
+            sources.append(
+                {
+                    "secret": _items(
+                        certificate.name, dict(zip(CERTIFICATE_KEYS, CERTIFICATE_KEYS, strict=True))
+                    )
+                }
+            )
         return sources
 
     def volume(self) -> dict[str, Any]:
@@ -132,5 +186,5 @@ class ServerFiles:
         return f"{FOLDER}/{self._name}"
 
 
-def _items(name: str, keys: Sequence[str]) -> Mapping[str, Any]:
-    return {"name": name, "items": [{"key": key, "path": key} for key in keys]}
+def _items(name: str, keys: Mapping[str, str]) -> Mapping[str, Any]:
+    return {"name": name, "items": [{"key": key, "path": path} for path, key in keys.items()]}
