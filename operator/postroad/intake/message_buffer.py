@@ -22,7 +22,7 @@ from pathlib import Path
 
 from postroad.domain.mail.dot_stuffing import Unstuffer
 from postroad.domain.mail.mail import Origin
-from postroad.domain.mail.shapes import LineMeter
+from postroad.domain.mail.shapes import Scanner, Shape
 from postroad.domain.smtp.next_hops import address_literal
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import StoreFull
@@ -100,9 +100,12 @@ class MessageBuffer:
 
         self._limit = limit_bytes
         self._folder, self._has_room = folder, has_room
-        self._kept = bytearray(first)  # not a list of chunks: tiny ones take many times their size
+        # Not a list of chunks: tiny ones take many times their size.
+        self._kept: bytearray | bytes = bytearray(first)
         self._unstuffer, self._hops = Unstuffer(normalises_line_ends), HopCounter()
-        self._lines = None if takes_long_lines else LineMeter()
+        self._takes_long_lines = takes_long_lines
+        self._scanner = Scanner()
+        self._shape: Shape | None = None
         self._file: FileIO | None = None
         self._deciding = threading.Lock()
         """Held while `discard`, or the thread that writes, finds out whether it is the last of
@@ -123,8 +126,6 @@ class MessageBuffer:
         """Add a chunk. Return the octets after the mail's end once it has ended, else None."""
         content, rest = self._unstuffer.feed(chunk)
         self._hops.feed(content)
-        if self._lines is not None:
-            self._lines.feed(content)
         self.size_bytes += len(content)
         if self.size_bytes > self._limit:
             self.discard()
@@ -135,6 +136,7 @@ class MessageBuffer:
     async def spill(self) -> None:
         """Write the octets in memory to a file; a failure becomes the mail's `problem`."""
         kept, self._kept = self._kept, bytearray()
+        self._scanner.feed(bytes(kept))
         if not self._has_room(len(kept)):
             self.problem = StoreFull("a large mail leaves too little free for the queue's log")
             return
@@ -144,15 +146,23 @@ class MessageBuffer:
             self.problem = StoreFull("a large mail cannot be written to a file")
             self.problem.__cause__ = error
 
+    @property
+    def shape(self) -> Shape:
+        """The shape of the mail, once it has ended: what is in memory is looked at as a whole."""
+        if self._shape is None:
+            self._scanner.feed(bytes(self._kept))
+            self._shape = self._scanner.end()
+        return self._shape
+
     def verdict(self) -> Reply | None:
         """Return the reply that refuses the mail, or None."""
         if self.is_too_large:
             return reply_texts.TOO_LARGE
-        if self._unstuffer.has_bare_line_ends:
+        if self.shape.bare_line_ends:
             return reply_texts.BARE_LINE_ENDS
-        if self._unstuffer.has_nul:
+        if self.shape.has_nul:
             return reply_texts.NUL_OCTETS
-        if self._lines is not None and self._lines.longest:
+        if self.shape.longest_line and not self._takes_long_lines:
             return reply_texts.LONG_LINE
         if self._hops.hops >= MAX_RECEIVED_FIELDS:
             return reply_texts.LOOP
@@ -162,6 +172,8 @@ class MessageBuffer:
         """Bring a mail that has ended into one place: memory, or the file."""
         if self._file is not None or self.must_spill:
             await self.spill()
+        else:
+            self._kept = bytes(self._kept)
 
     @property
     def content(self) -> bytes | Path:
@@ -184,7 +196,7 @@ class MessageBuffer:
             with suppress(OSError):  # its content is not needed
                 file.close()
 
-    def _write(self, octets: bytearray) -> None:
+    def _write(self, octets: bytearray | bytes) -> None:
         """Runs in a thread, which goes on when the task that waits for it is cancelled."""
         if self._is_discarded_when(writing=True):
             return
@@ -199,7 +211,7 @@ class MessageBuffer:
             self._is_writing = writing and not self._is_discarded
             return self._is_discarded
 
-    def _append(self, octets: bytearray) -> None:
+    def _append(self, octets: bytearray | bytes) -> None:
         if self._file is None:
             # Unbuffered: a failed write of a buffer is repeated, and fails again, at close.
             self._file = tempfile.TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115 - see `discard`

@@ -82,7 +82,7 @@ class Reception:
             name=self._name,
             origin=self._origin,
             dsn=transaction.dsn,
-        )
+        ).of_shape(self.buffer.shape)
 
     def _refused(self, reply: Reply, error: PostroadError | None = None) -> Reply:
         _log.info(

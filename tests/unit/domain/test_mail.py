@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from postroad import Mail
 from postroad.domain.mail.mail import DsnOptions, Envelope, RecipientDsn, check_named
+from postroad.domain.mail.shapes import shape_of
 from postroad.errors import InvalidInput, InvalidMail
 
 
@@ -73,6 +76,13 @@ def test_reprs_show_no_address_and_no_content() -> None:
 
     assert "example" not in shown
     assert "hello" not in shown
+
+
+def test_a_mail_with_another_content_does_not_keep_the_shape_of_the_first() -> None:
+    mail = Mail(None, ("to@example.com",), b"one\r\n").of_shape(shape_of((b"one\r\n",)))
+
+    assert mail.shape is not None
+    assert replace(mail, content=b".two").shape is None
 
 
 def test_domains_are_lower_case_and_unique() -> None:

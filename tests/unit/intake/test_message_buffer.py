@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from postroad.domain.mail.shapes import shape_of
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import StoreFull
 from postroad.intake import reply_texts
@@ -153,3 +156,38 @@ async def test_a_mail_with_a_line_of_more_than_998_octets_is_refused_unless_long
     assert strict.verdict() == reply
     assert lenient.verdict() is None
     assert lenient.content == strict.content == mail[:-3].replace(b"\r\n..", b"\r\n.")
+
+
+pieces_of_mail = st.lists(
+    st.sampled_from([b".", b"\r\n", b"\r", b"\n", b"\0", b"a", b"\xff", b"\n.\n", b"\r\n."])
+)
+
+
+@given(pieces_of_mail)
+def test_bare_line_ends_and_nul_refuse_a_mail_however_its_octets_are_cut(
+    pieces: list[bytes],
+) -> None:
+    mail, _, _ = (b"\r\n" + b"".join(pieces) + b"\r\n.\r\n").partition(b"\r\n.\r\n")
+    without_ends = mail.replace(b"\r\n", b"")
+    is_bare = b"\r" in without_ends or b"\n" in without_ends
+    expected = reply_texts.NUL_OCTETS if b"\0" in mail else None
+
+    buffer, rest = MessageBuffer(LARGE), None
+    for piece in (*pieces, b"\r\n.\r\n"):
+        rest = buffer.feed(piece) if rest is None else rest
+
+    assert buffer.verdict() == (reply_texts.BARE_LINE_ENDS if is_bare else expected)
+
+
+@given(pieces_of_mail, st.booleans())
+def test_a_mail_comes_with_the_shape_of_its_content_and_its_trace_field(
+    pieces: list[bytes], normalises: bool
+) -> None:
+    buffer = MessageBuffer(LARGE, b"Received: x\r\n", normalises_line_ends=normalises)
+    rest = None
+    for piece in (*pieces, b"\r\n.\r\n"):
+        rest = buffer.feed(piece) if rest is None else rest
+
+    assert isinstance(buffer.content, bytes)
+    assert buffer.shape == shape_of((buffer.content,))
+    assert not normalises or buffer.verdict() is None

@@ -1,9 +1,9 @@
 """Form of content after DATA: leading dots doubled, every line ended by CRLF, a lone dot last.
 
 Both directions work on chunks of any size and hold back at most four octets between them. Reading
-is strict: only CRLF "." CRLF ends the mail. A bare CR or LF is reported, because a next hop that
+is strict: only CRLF "." CRLF ends the mail. A bare CR or LF is refused, because a next hop that
 ends lines there would find commands inside the mail (SMTP smuggling), or is made CRLF after the end
-and the doubled dots were looked for. NUL is reported or left out in the same way: a next hop that
+and the doubled dots were looked for. NUL is refused or left out in the same way: a next hop that
 drops NUL before it looks for the end would find CRLF "." CRLF in CRLF NUL "." CRLF. Other control
 characters pass: no server is known to drop them there, and a text may hold them (RFC 5322 4.1).
 Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA).
@@ -36,10 +36,6 @@ class Unstuffer:
         # A virtual CRLF before the first line lets the first line be treated as any other.
         self._held = _CRLF
         self._skip = len(_CRLF)
-        self.has_bare_line_ends = False
-        """True if a CR without LF or an LF without CR was left in the mail."""
-        self.has_nul = False
-        """True if a NUL was left in the mail."""
 
     def feed(self, chunk: bytes) -> tuple[bytes, bytes | None]:
         """Take what arrived. Return content, and once the mail has ended what follows its end
@@ -64,17 +60,12 @@ class Unstuffer:
         else:
             content = data[self._skip : end]
         self._skip = 0
+        if not self._normalises:
+            return content
         # A held CRLF always comes back with what follows it, so this needs no look-behind.
         if shapes.has_bare_line_ends(content):
-            if self._normalises:
-                content = shapes.with_crlf(content)
-            else:
-                self.has_bare_line_ends = True
-        if b"\0" in content:
-            if self._normalises:  # behind the line ends: a CR and an LF around it are no CRLF
-                return content.replace(b"\0", b"")
-            self.has_nul = True
-        return content
+            content = shapes.with_crlf(content)
+        return content.replace(b"\0", b"")  # last: a CR and an LF around it are no CRLF
 
 
 class LineEnds:

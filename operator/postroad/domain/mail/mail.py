@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from postroad.domain.mail.shapes import Shape
 from postroad.errors import InvalidInput, InvalidMail
 
 Content = bytes | Path | AsyncIterator[bytes]
@@ -166,6 +167,8 @@ class Mail:
     priority: int = 0
     envelope: Envelope = field(init=False, repr=False, compare=False)
     """All of it but the content."""
+    shape: Shape | None = field(init=False, default=None, repr=False, compare=False)
+    """The shape of the content, where it was found before."""
 
     def __post_init__(self) -> None:
         if not _settle(self, check_mailbox):
@@ -177,6 +180,12 @@ class Mail:
         for each in Envelope.__slots__:
             keep(envelope, each, getattr(self, each))
         keep(self, "envelope", envelope)
+
+    def of_shape(self, shape: Shape) -> Mail:
+        """Keep the shape that a Scanner found of the content, so that engines look for it no more.
+        `replace` drops it."""
+        object.__setattr__(self, "shape", shape)
+        return self
 
     def _check_closely(self) -> None:
         all_of_it = self.recipients, self.name, self.attributes, self.origin, self.dsn

@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 from postroad.embedded.log import frames, segments
@@ -110,6 +109,8 @@ class LaneLog:
         segments_found: list[Segment] | None = None,
     ) -> None:
         self.lane = lane
+        self.loop = asyncio.get_running_loop()
+        """Kept: CPython 3.11 asks for the process id at each `get_running_loop`."""
         self.segments = list(segments_found or ())
         self._files, self._layout, self._sizes = files, layout, sizes
         self._threads, self._salt, self._now_us, self._stop = threads, salt, now_us, stop
@@ -128,11 +129,6 @@ class LaneLog:
         self._sync_timer: asyncio.TimerHandle | None = None
         self._failure: PostroadError | None = None
         self._recent: dict[int, bytes] = {}
-
-    @cached_property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop, kept: CPython 3.11 asks for the process id at each `get_running_loop`."""
-        return asyncio.get_running_loop()
 
     def appends_to(self, segment: Segment) -> bool:
         """True if this process appends to a segment. It never appends to those of earlier ones."""

@@ -44,6 +44,9 @@ class ContentFlags(IntFlag):
     NUL = 32
 
 
+KNOWN, EIGHT_BIT_HEADER, EIGHT_BIT_BODY, LEADING_DOTS, TERMINATED, NUL = ContentFlags
+
+
 class SpoolHeader(NamedTuple):
     """The header of a spool file; an envelope offset of 0 means that the file is free."""
 
@@ -65,18 +68,18 @@ class SpoolHeader(NamedTuple):
     def shape(self) -> Shape | None:
         """The shape of the content; None where an earlier release stored it."""
         found = ContentFlags(self.found)
-        if ContentFlags.KNOWN not in found:
+        if KNOWN not in found:
             return None
         return Shape(
             header_size=self.header_size,
-            has_8bit_header=ContentFlags.EIGHT_BIT_HEADER in found,
-            has_8bit_body=ContentFlags.EIGHT_BIT_BODY in found,
-            has_leading_dots=ContentFlags.LEADING_DOTS in found,
+            has_8bit_header=EIGHT_BIT_HEADER in found,
+            has_8bit_body=EIGHT_BIT_BODY in found,
+            has_leading_dots=LEADING_DOTS in found,
             bare_line_ends=self.bare_line_ends,
             longest_line=self.longest_line,
             folds=self.folds,
-            is_terminated=ContentFlags.TERMINATED in found,
-            has_nul=ContentFlags.NUL in found,
+            is_terminated=TERMINATED in found,
+            has_nul=NUL in found,
         )
 
     def encode(self) -> bytes:
@@ -118,11 +121,19 @@ class Filling:
         self.crc = extended(self.crc, chunk)
         self.length += len(chunk)
 
-    def finish(self, mail_id: bytes, envelope: bytes, accepted_us: int, last: bytes = b"") -> Shape:
+    def finish(
+        self,
+        mail_id: bytes,
+        envelope: bytes,
+        accepted_us: int,
+        last: bytes = b"",
+        shape: Shape | None = None,
+    ) -> Shape:
         """Write the last piece of content, envelope and header, and sync. A mail of one piece is
-        one write. Returns the content's shape."""
-        self.scanner.feed(last)
-        shape = self.scanner.end()
+        one write. `shape`: that of the content, where it is known. Returns it."""
+        if shape is None:
+            self.scanner.feed(last)
+            shape = self.scanner.end()
         length = self.length + len(last)
         header = SpoolHeader(
             reserved=0,
@@ -165,12 +176,19 @@ class SpoolFiles:
         return Filling(self._taken(slot))
 
     def store(
-        self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, accepted_us: int
+        self,
+        slot: int,
+        mail_id: bytes,
+        content: bytes,
+        envelope: bytes,
+        accepted_us: int,
+        shape: Shape | None = None,
     ) -> Shape:
-        """Store one mail that is whole in memory. Durable when it returns. Returns its shape."""
+        """Store one mail that is whole in memory. Durable when it returns. `shape`: its content's,
+        where it is known. Returns it."""
         filling = self.begin(slot)
         try:
-            shape = filling.finish(mail_id, envelope, accepted_us, content)
+            shape = filling.finish(mail_id, envelope, accepted_us, content, shape)
         except BaseException:
             filling.close()
             raise
@@ -295,12 +313,12 @@ class SpoolFiles:
 def _found(shape: Shape) -> int:
     # A sum: `|` of flags makes an object of each step.
     return (
-        ContentFlags.KNOWN
-        + ContentFlags.EIGHT_BIT_HEADER * shape.has_8bit_header
-        + ContentFlags.EIGHT_BIT_BODY * shape.has_8bit_body
-        + ContentFlags.LEADING_DOTS * shape.has_leading_dots
-        + ContentFlags.TERMINATED * shape.is_terminated
-        + ContentFlags.NUL * shape.has_nul
+        KNOWN
+        + EIGHT_BIT_HEADER * shape.has_8bit_header
+        + EIGHT_BIT_BODY * shape.has_8bit_body
+        + LEADING_DOTS * shape.has_leading_dots
+        + TERMINATED * shape.is_terminated
+        + NUL * shape.has_nul
     )
 
 

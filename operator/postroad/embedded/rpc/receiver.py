@@ -17,6 +17,7 @@ from uuid import UUID
 
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Mail
+from postroad.domain.mail.shapes import Shape
 from postroad.domain.values.identifiers import Identifiers
 from postroad.domain.values.instants import microseconds
 from postroad.domain.values.text import to_json
@@ -90,7 +91,7 @@ class SpoolReceiver:
         lease = self._lease
         slot = await lease.take()
         mail_id, now_us = self._identifiers.new().bytes, microseconds(self._clock.now())
-        work = partial(self._store_timed, slot, mail_id, content, json, now_us)
+        work = partial(self._store_timed, slot, mail_id, content, json, now_us, mail.shape)
         try:
             await self._run(work, lease, slot, is_small=len(content) <= SMALL)
         except StoreFull:
@@ -112,10 +113,16 @@ class SpoolReceiver:
             raise
 
     def _store_timed(
-        self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, now_us: int
+        self,
+        slot: int,
+        mail_id: bytes,
+        content: bytes,
+        envelope: bytes,
+        now_us: int,
+        shape: Shape | None,
     ) -> None:
         began = self._clock.elapsed()
-        self._spool_files.store(slot, mail_id, content, envelope, now_us)
+        self._spool_files.store(slot, mail_id, content, envelope, now_us, shape)
         self._seconds.append((self._clock.elapsed() - began).total_seconds())
 
     async def close(self) -> None:

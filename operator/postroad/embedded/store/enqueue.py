@@ -96,7 +96,7 @@ async def _receive(
     slot = await engine.slots.take()
     spooling = _Spooling(engine, slot, mail_id, accepted_us)
     # Synced before the ENVELOPE exists: the log may be durable first, and the 250 without content.
-    size, shape = await spooling.store(mail.content, envelope)
+    size, shape = await spooling.store(mail.content, envelope, mail.shape)
     accepted_us = spooling.accepted_us
     enqueue_id = engine.identifiers.new()
     record = EnvelopeRecord(
@@ -185,12 +185,14 @@ class _Spooling:
         self._filling: Filling | None = None
         self._call: asyncio.Future[Any] | None = None
 
-    async def store(self, content: Content, envelope: bytes) -> tuple[int, Shape]:
-        """Store content and envelope; return the content's size, and what it looks like. Durable
-        when it returns."""
+    async def store(
+        self, content: Content, envelope: bytes, shape: Shape | None
+    ) -> tuple[int, Shape]:
+        """Store content and envelope; return the content's size and shape. Durable when it
+        returns. `shape`: that of a content in memory, where it is known."""
         try:
             if isinstance(content, bytes):
-                return len(content), await self._run(self._store_whole, content, envelope)
+                return len(content), await self._run(self._store_whole, content, envelope, shape)
             return await self._store_stream(chunks_of(content, CHUNK), envelope)
         except BaseException as error:
             self._abandon(is_sound=not isinstance(error, StoreFailed | StoreFull))
@@ -202,9 +204,9 @@ class _Spooling:
         self._call = call  # before the wait: `_abandon` has to know the thread that still writes
         return await asyncio.shield(call)
 
-    def _store_whole(self, content: bytes, envelope: bytes) -> Shape:
-        spool_files = self._engine.spool_files
-        return spool_files.store(self._slot, self._mail_id, content, envelope, self.accepted_us)
+    def _store_whole(self, content: bytes, envelope: bytes, shape: Shape | None) -> Shape:
+        store = self._engine.spool_files.store
+        return store(self._slot, self._mail_id, content, envelope, self.accepted_us, shape)
 
     async def _store_stream(
         self, chunks: AsyncIterator[bytes], envelope: bytes
