@@ -96,6 +96,9 @@ class NextStep(Enum):
     CLOSE = auto()
 
 
+NEXT_COMMAND, READ_MAIL, START_TLS, CLOSE = NextStep
+
+
 class Transaction(NamedTuple):
     """A client's envelope at DATA."""
 
@@ -157,28 +160,28 @@ class Dialogue:
         try:
             verb, argument = split_command(line)
             if is_followed and verb in _LAST_OF_GROUP and not self.rights.may_talk_early:
-                return TALKS_EARLY, NextStep.CLOSE
+                return TALKS_EARLY, CLOSE
             if verb in _IDLE and self._idles_too_much():
-                return TOO_IDLE, NextStep.CLOSE
+                return TOO_IDLE, CLOSE
             reply, step = self._do(verb, argument)
         except Refused as error:
             if _NO_SMTP.match(line):  # which is no command, so it was refused
-                return NOT_SMTP, NextStep.CLOSE
-            reply, step = error.reply, NextStep.NEXT_COMMAND
-        if verb == "DATA" and step is not NextStep.READ_MAIL:
+                return NOT_SMTP, CLOSE
+            reply, step = error.reply, NEXT_COMMAND
+        if verb == "DATA" and step is not READ_MAIL:
             # DATA was refused, and its content may follow: read as commands, a line of a mail could
             # be executed.
             if is_followed:
-                return TALKS_EARLY, NextStep.CLOSE
+                return TALKS_EARLY, CLOSE
             if self.rights.may_talk_early:
-                return reply, NextStep.CLOSE  # the content may be on its way
+                return reply, CLOSE  # the content may be on its way
         if reply.code < 400:
             return reply, step
         return self._count(reply, step, is_recipient=verb == "RCPT")
 
     def refuse(self, reply: Reply) -> ReplyAndStep:
         """Refuse a line that is no command line."""
-        return self._count(reply, NextStep.NEXT_COMMAND)
+        return self._count(reply, NEXT_COMMAND)
 
     def finish(self) -> None:
         """Drop the transaction: its mail was answered, or the connection is lost."""
@@ -212,39 +215,39 @@ class Dialogue:
 
     def _count(self, reply: Reply, step: NextStep, *, is_recipient: bool = False) -> ReplyAndStep:
         if reply.code < 500:
-            return reply, NextStep.CLOSE if reply.code == 421 else step
+            return reply, CLOSE if reply.code == 421 else step
         if is_recipient:
             self.refused_recipients += 1
         else:
             self.errors += 1
         if self.errors >= MAX_ERRORS or self.refused_recipients >= MAX_REFUSED_RECIPIENTS:
-            return TOO_MANY_ERRORS, NextStep.CLOSE
+            return TOO_MANY_ERRORS, CLOSE
         return reply, step
 
     def _do(self, verb: str, argument: str) -> ReplyAndStep:
         match verb:
             case "EHLO" | "HELO":
-                return self._hello(verb, argument), NextStep.NEXT_COMMAND
+                return self._hello(verb, argument), NEXT_COMMAND
             case "MAIL":
-                return self._mail(argument), NextStep.NEXT_COMMAND
+                return self._mail(argument), NEXT_COMMAND
             case "RCPT":
-                return self._rcpt(argument), NextStep.NEXT_COMMAND
+                return self._rcpt(argument), NEXT_COMMAND
             case "DATA":
                 return self._data(argument)
             case "RSET":
                 self.finish()
-                return _OK, NextStep.NEXT_COMMAND
+                return _OK, NEXT_COMMAND
             case "NOOP":
-                return _OK, NextStep.NEXT_COMMAND
+                return _OK, NEXT_COMMAND
             case "QUIT":
-                return BYE, NextStep.CLOSE
+                return BYE, CLOSE
             case "STARTTLS" if self.offer.tls:
                 return self._start_tls(argument)
             case "VRFY":
                 reply = Reply(252, ("2.5.0 cannot verify, send and see",))
-                return reply, NextStep.NEXT_COMMAND
+                return reply, NEXT_COMMAND
             case "HELP":
-                return Reply(214, ("2.0.0 see RFC 5321",)), NextStep.NEXT_COMMAND
+                return Reply(214, ("2.0.0 see RFC 5321",)), NEXT_COMMAND
         raise Refused(502, "5.5.1 command not implemented")
 
     def _hello(self, verb: str, argument: str) -> Reply:
@@ -296,7 +299,7 @@ class Dialogue:
         if argument:
             raise Refused(501, "5.5.4 DATA takes no argument")
         if self._mail_from is None:
-            return _NEEDLESS, NextStep.NEXT_COMMAND
+            return _NEEDLESS, NEXT_COMMAND
         if not self._recipients:
             raise Refused(554, "5.5.1 no valid recipients")
         self.transaction = Transaction(
@@ -304,11 +307,11 @@ class Dialogue:
             tuple(self._recipients),
             {recipient: dsn for recipient, dsn in self._recipients.items() if dsn is not None},
         )
-        return _GO_ON, NextStep.READ_MAIL
+        return _GO_ON, READ_MAIL
 
     def _start_tls(self, argument: str) -> ReplyAndStep:
         if argument:
             raise Refused(501, "5.5.4 STARTTLS takes no argument")
         if self.is_secured:
-            return _NEEDLESS, NextStep.NEXT_COMMAND
-        return Reply(220, ("2.0.0 go ahead",)), NextStep.START_TLS
+            return _NEEDLESS, NEXT_COMMAND
+        return Reply(220, ("2.0.0 go ahead",)), START_TLS

@@ -12,9 +12,17 @@ from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
 from postroad.intake.commands import MAX_LINE
 from postroad.intake.context import Deadlines, IntakeContext
-from postroad.intake.dialogue import BYE, Admission, Dialogue, NextStep
+from postroad.intake.dialogue import (
+    BYE,
+    NEXT_COMMAND,
+    READ_MAIL,
+    START_TLS,
+    Admission,
+    Dialogue,
+    NextStep,
+)
 from postroad.intake.reception import Reception
-from postroad.smtp.server import RoundResult, ServingWire
+from postroad.smtp.server import AGAIN, DONE, WAIT, RoundResult, ServingWire
 from postroad.smtp.wire import (
     ConnectionLost,
     HandshakeFailed,
@@ -117,12 +125,12 @@ class IntakeSession:
         if wire.is_interrupted:
             raise _Interrupted
         replies: list[bytes] = []
-        result = RoundResult.AGAIN
+        result = AGAIN
         for _ in range(BURST):
             try:
                 line = wire.next_line(MAX_LINE)
                 if line is None:
-                    result = RoundResult.WAIT
+                    result = WAIT
                     break
                 reply, step = self._dialogue.answer(line, is_followed=wire.has_unread)
                 if (verb := line[:4].upper()) in _OF_A_MAIL:
@@ -134,11 +142,11 @@ class IntakeSession:
                 reply, step = self._dialogue.refuse(reply_texts.LINE_TOO_LONG)
             if reply.code >= 400:
                 self._note(reply)
-            if step is NextStep.NEXT_COMMAND:
+            if step is NEXT_COMMAND:
                 replies.append(reply.encode())
                 continue
             result = self._begin(step, reply)  # end the loop: the next octets are no command
-            if step is NextStep.START_TLS:
+            if step is START_TLS:
                 self._go_ahead = reply
             else:
                 replies.append(reply.encode())
@@ -149,13 +157,13 @@ class IntakeSession:
         return result
 
     def _begin(self, step: NextStep, reply: Reply) -> RoundResult:
-        if step is NextStep.READ_MAIL:
+        if step is READ_MAIL:
             self._begin_mail()
             self._wire.expect_content()
-            return RoundResult.AGAIN if self._wire.has_unread else RoundResult.WAIT
-        self._next = IntakeSession._secure if step is NextStep.START_TLS else IntakeSession._leave
+            return AGAIN if self._wire.has_unread else WAIT
+        self._next = IntakeSession._secure if step is START_TLS else IntakeSession._leave
         self._has_quit = reply is BYE
-        return RoundResult.DONE
+        return DONE
 
     def _begin_mail(self) -> None:
         self._incoming = Reception(self._context, self._dialogue, self._wire.peer_address)
@@ -165,7 +173,7 @@ class IntakeSession:
         wire, incoming = self._wire, self._incoming
         assert incoming is not None
         if not wire.has_unread:
-            return RoundResult.WAIT
+            return WAIT
         rest = incoming.buffer.feed(wire.next_chunk())
         wire.expect(*self._time())
         if rest is not None:
@@ -176,8 +184,8 @@ class IntakeSession:
         elif incoming.buffer.must_spill:
             self._next = IntakeSession._spill
         else:
-            return RoundResult.AGAIN if wire.has_unread else RoundResult.WAIT
-        return RoundResult.DONE
+            return AGAIN if wire.has_unread else WAIT
+        return DONE
 
     # In the session's task.
 

@@ -25,7 +25,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from postroad.scheduling.destination_records import ConnectionRecord, Standing
+from postroad.scheduling.destination_records import (
+    ACTIVE,
+    BACKING_OFF,
+    CLOSED,
+    DUE,
+    UNUSED,
+    ConnectionRecord,
+    Standing,
+)
 from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.events import Precedence
 from postroad.scheduling.ranking import SchedulerRules
@@ -92,13 +100,13 @@ class Chooser:
             return self._free_ride(tier)
         if (idle := tier.last_idle()) is not None:
             return Take(idle)
-        if unused := tier.with_room(Standing.UNUSED):
+        if unused := tier.with_room(UNUSED):
             return OpenTo(self._one_of(unused))
-        if closed := tier.with_room(Standing.CLOSED):
+        if closed := tier.with_room(CLOSED):
             return OpenTo(min(closed, key=tier.last_connection))
-        if due := tier.with_room(Standing.DUE):
+        if due := tier.with_room(DUE):
             return OpenTo(self._one_of(due))
-        if working := tier.with_room(Standing.ACTIVE):
+        if working := tier.with_room(ACTIVE):
             fewest = min(map(tier.connections, working))
             return OpenTo(self._one_of([n for n in working if tier.connections(n) == fewest]))
         return self._free_ride(tier)
@@ -130,7 +138,7 @@ class Tier:
     def works(self) -> bool:
         """True if a destination has a connection or may be tried."""
         are_new = len(self._known) < len(self._names)
-        return are_new or any(each.standing is not Standing.BACKING_OFF for each in self._known)
+        return are_new or any(each.standing is not BACKING_OFF for each in self._known)
 
     def newest_active(
         self, below: int | None = None, longest: int | None = None
@@ -162,7 +170,7 @@ class Tier:
 
     def _standing(self, name: str) -> Standing:
         found = self._destinations.find(name)
-        return Standing.UNUSED if found is None else found.standing
+        return UNUSED if found is None else found.standing
 
     def last_connection(self, name: str) -> int:
         """Return when the last connection to a destination was made, among all."""

@@ -8,7 +8,7 @@ from enum import Enum
 
 from postroad.scheduling.events import Precedence
 from postroad.scheduling.ranking import Ranking
-from postroad.scheduling.trust import Trust
+from postroad.scheduling.trust import FAILING, NEW, PROVEN, Trust
 
 
 class Standing(Enum):
@@ -20,6 +20,9 @@ class Standing(Enum):
     DUE = "it failed, and its backoff is over"
     CLOSED = "it had a connection not long ago"
     UNUSED = "nothing is known"
+
+
+ACTIVE, IDLE, BACKING_OFF, DUE, CLOSED, UNUSED = Standing
 
 
 class ConnectionRecord:
@@ -108,27 +111,27 @@ class Destination:
         """True if it failed: until it has answered, the time of a first try may be too little."""
         self.was_slow = False
         """True if the last job took long."""
-        self.trust = Trust.NEW
+        self.trust = NEW
 
     @property
     def standing(self) -> Standing:
         """The class of this destination. What happens to its open connections counts first, so
         that a backoff ends none of them."""
         if self.active:
-            return Standing.ACTIVE
+            return ACTIVE
         if self.idle:
-            return Standing.IDLE
+            return IDLE
         if self.is_backing_off:
-            return Standing.BACKING_OFF
+            return BACKING_OFF
         if self.failures:
-            return Standing.DUE
-        return Standing.CLOSED if self.last_connection else Standing.UNUSED
+            return DUE
+        return CLOSED if self.last_connection else UNUSED
 
     def judged(self) -> Trust:
         """Return the trust that follows from what is known."""
         if self.failures or self.was_slow or 2 * self.slow > self.busy:
-            return Trust.FAILING
-        return Trust.PROVEN if self.has_answered else Trust.NEW
+            return FAILING
+        return PROVEN if self.has_answered else NEW
 
     @property
     def last_idle(self) -> ConnectionRecord | None:

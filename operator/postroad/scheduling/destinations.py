@@ -10,15 +10,15 @@ from collections import OrderedDict
 from itertools import count
 
 from postroad.scheduling.destination_records import (
+    CLOSED,
     ConnectionRecord,
     Destination,
     DestinationView,
-    Standing,
     length_changed,
 )
 from postroad.scheduling.events import Precedence
 from postroad.scheduling.ranking import Member, Ranking, SchedulerRules
-from postroad.scheduling.trust import BusyConnections, Trust
+from postroad.scheduling.trust import FAILING, NEW, PROVEN, BusyConnections, Trust
 from postroad.scheduling.waiting import OverdueConnections
 
 
@@ -66,7 +66,7 @@ class Destinations:
         return DestinationView(
             found.connections,
             found.backoff_until if found.is_backing_off else None,
-            is_failing=found.trust is Trust.FAILING,
+            is_failing=found.trust is FAILING,
         )
 
     def has_room(self, name: str) -> bool:
@@ -86,11 +86,11 @@ class Destinations:
 
     def trust(self, name: str) -> Trust:
         found = self._records.get(name)
-        return Trust.NEW if found is None else found.trust
+        return NEW if found is None else found.trust
 
     def may_grow(self, trust: Trust) -> bool:
         """Return whether destinations of this trust may use one more connection."""
-        return trust is Trust.PROVEN or self._busy.may_grow(trust, self.free)
+        return trust is PROVEN or self._busy.may_grow(trust, self.free)
 
     def contests(self) -> list[list[Trust]]:
         """Return whose mails contend for the next free connection, and where none of them does,
@@ -106,7 +106,7 @@ class Destinations:
         opened now, and half of those in which it has to greet; None: as long as usual.
         Source: AMB-27."""
         found = self._records.get(name)
-        is_first = found is None or (found.trust is Trust.NEW and not found.needs_time)
+        is_first = found is None or (found.trust is NEW and not found.needs_time)
         if is_first and 2 * self.free < self._rules.connections:
             return self._rules.first_connect
         return None
@@ -199,7 +199,7 @@ class Destinations:
         destination.connections -= 1
         destination.established -= connection.is_established
         if not destination.connections and destination not in self._record_moments:
-            is_closed = destination.standing is Standing.CLOSED
+            is_closed = destination.standing is CLOSED
             kept = self._rules.remember_closed if is_closed else self._rules.remember_broken
             self._forget_at(destination, now + kept)
 

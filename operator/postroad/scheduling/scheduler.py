@@ -11,7 +11,11 @@ from collections.abc import Callable
 from itertools import count
 
 from postroad.scheduling.choosing import Choice, Chooser, NoneWorks, OpenTo, Pick, Take, Wait
-from postroad.scheduling.destination_records import ConnectionRecord, DestinationView, Standing
+from postroad.scheduling.destination_records import (
+    BACKING_OFF,
+    ConnectionRecord,
+    DestinationView,
+)
 from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.events import (
     Assign,
@@ -277,7 +281,7 @@ class Scheduler:
         """Fill the connections to a destination. Where it backs off, other destinations serve all
         its sites, or none does."""
         found = self._destinations.find(name)
-        if found is not None and found.standing is Standing.BACKING_OFF:
+        if found is not None and found.standing is BACKING_OFF:
             self._unsettled_queues.update(dict.fromkeys(self._waiting.all_at(name)))
             return
         while (queue := self._waiting.first_at(name)) is not None:

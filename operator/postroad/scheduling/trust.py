@@ -22,6 +22,9 @@ class Trust(IntEnum):
     """It failed, or takes long: more than half of its connections do, or its last job did."""
 
 
+PROVEN, NEW, FAILING = Trust
+
+
 SCALES = (0.0, 10.0, 3.0)
 """Number of connections they may use for each that is free, by trust. The less for the failing, so
 that new ones find room beside them."""
@@ -49,13 +52,13 @@ class BusyConnections:
 
     def may_grow(self, trust: Trust, free: int) -> bool:
         """Return whether destinations of this trust may use one more of the free connections."""
-        return trust is Trust.PROVEN or may_grow(self._used[trust], self._limits[trust], free)
+        return trust is PROVEN or may_grow(self._used[trust], self._limits[trust], free)
 
     def contests(self, free: int) -> list[list[Trust]]:
         """Return whose mails contend for the next of these free connections, and where none of them
         does, whose do then."""
-        within, then = [Trust.PROVEN], []
-        for each in (Trust.NEW, Trust.FAILING):
+        within, then = [PROVEN], []
+        for each in (NEW, FAILING):
             if self._used[each] < self._limits[each].max_message_concurrency:
                 within.append(each)
             elif may_grow(self._used[each], self._limits[each], free):
@@ -64,6 +67,6 @@ class BusyConnections:
 
     def is_beyond(self, trust: Trust) -> bool:
         """Return whether destinations of this trust use more than is kept for them."""
-        if trust is Trust.PROVEN:
+        if trust is PROVEN:
             return False
         return self._used[trust] > self._limits[trust].max_message_concurrency

@@ -21,7 +21,7 @@ from postroad.scheduling.destination_records import ConnectionRecord
 from postroad.scheduling.events import DeliveryJob, Precedence, Site
 from postroad.scheduling.queues import Contenders, DestinationQueue, Locals, MailShare, SiteQueue
 from postroad.scheduling.ranking import Contest, Order, Rank, Ranking, SchedulerRules
-from postroad.scheduling.trust import Trust
+from postroad.scheduling.trust import FAILING, Trust
 
 MAX_RANKED = 8
 """Destinations at which a mail is ranked again whenever a job of it begins or ends."""
@@ -341,7 +341,7 @@ class OverdueConnections:
 
     def comes(self, connection: ConnectionRecord) -> None:
         if self._places and connection not in self._apart:
-            is_failing = connection.destination.trust is Trust.FAILING
+            is_failing = connection.destination.trust is FAILING
             self._lines[not is_failing].pop(connection, None)
             self._lines[is_failing][connection] = None
 

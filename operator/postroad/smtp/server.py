@@ -114,6 +114,9 @@ class RoundResult(Enum):
     """`serve` returns."""
 
 
+WAIT, AGAIN, DONE = RoundResult  # an attribute of an enum costs as much as a call (CPython 3.11)
+
+
 class ServingWire(Wire, asyncio.BufferedProtocol):
     """The connection of a client. Octets wait in a buffer until `serve` is called."""
 
@@ -293,17 +296,17 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         if self._is_writing_paused:
             return
         try:
-            result = take() if self._buffer or self.is_interrupted else RoundResult.WAIT
+            result = take() if self._buffer or self.is_interrupted else WAIT
         except Exception as error:  # all of them: raised here, they would end in asyncio's log
             reader.set_exception(error)
             del reader  # the error refers to this frame: a cycle without this line
             return
-        if result is RoundResult.AGAIN:
+        if result is AGAIN:
             self._rounds += 1
             self._run_soon()
             return
         self._rounds = 0
-        if result is RoundResult.DONE:
+        if result is DONE:
             reader.set_result(None)
         elif self._at_end:
             reader.set_exception(ConnectionLost())

@@ -36,7 +36,13 @@ from postroad.scheduling.events import (
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.admission import AdmissionGate, InFlightLimit, Passage, Screening
+from postroad.worker.jobs.admission import (
+    DEFERRED,
+    GOES,
+    AdmissionGate,
+    InFlightLimit,
+    Screening,
+)
 from postroad.worker.jobs.deliveries import Deliverer, ids_of
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, OpenJob, Withdrawals, chunks_of
@@ -184,9 +190,9 @@ class SchedulerRunner:
             return
         job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, recipients)
         passage = self._gate.admit(job)
-        if passage is not Passage.DEFERRED:
+        if passage is not DEFERRED:
             self._jobs.add(job)  # before the event: the decision on it looks the job up
-        if passage is Passage.GOES:
+        if passage is GOES:
             self._on(Submitted(job.scheduled))
 
     def _withdrawn(self, job: OpenJob) -> None:

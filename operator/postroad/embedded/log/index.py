@@ -19,13 +19,13 @@ from postroad.domain.queues.selection import AGES
 from postroad.embedded.log.lanes import LaneLog
 from postroad.embedded.log.layout import DEAD, HELD
 from postroad.embedded.log.records import KeyRecord, encode
-from postroad.embedded.log.segments import LiveEntry, Segment, State
+from postroad.embedded.log.segments import ENDED, LiveEntry, Segment
 
 
 def latest(entry: LiveEntry) -> LiveEntry | None:
     """Return the entry that replaced this one last; None when the mail has ended."""
     found: LiveEntry | None = entry
-    while found is not None and found.state is State.ENDED:
+    while found is not None and found.state is ENDED:
         found = found.successor
     return found
 
@@ -42,7 +42,7 @@ class Index:
         self._count(entry, 1)
 
     def remove(self, entry: LiveEntry) -> None:
-        entry.state = State.ENDED
+        entry.state = ENDED
         del entry.segment.live[entry.ordinal]
         entry.segment.garbage.add(entry.ordinal)
         self._count(entry, -1)

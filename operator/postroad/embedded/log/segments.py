@@ -154,6 +154,9 @@ class State(IntEnum):
     ENDED = 5
 
 
+DELAYED, READY, LEASED, PARKED, ENDED = State
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class LiveEntry:
     """A live entry, in a few words of memory: a store may have a million."""

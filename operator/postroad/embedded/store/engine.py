@@ -17,7 +17,7 @@ from postroad.embedded.log.lanes import LaneLog, SegmentSizes, Written
 from postroad.embedded.log.layout import DEAD, HELD, KEYS, NEW, Lane, Layout
 from postroad.embedded.log.options import FreeSpace, StoreLimits, StoreOptions
 from postroad.embedded.log.records import ENVELOPE, KeyRecord, Record, encode
-from postroad.embedded.log.segments import LiveEntry, Segment, State
+from postroad.embedded.log.segments import READY, LiveEntry, Segment
 from postroad.embedded.log.slots import Slots
 from postroad.embedded.log.spool_files import SMALL, Kept, SpoolFiles
 from postroad.embedded.store.envelope_reader import EnvelopeReader
@@ -264,7 +264,7 @@ class Engine:
     def offer(self, entry: LiveEntry) -> None:
         """Add an entry to its ready queue, and wake a consumer when it is due."""
         self.ready_queues.add(entry, self.elapsed() if entry.due else 0.0)
-        if entry.state is State.READY:
+        if entry.state is READY:
             self.wakeups.wake_one()
         else:
             self.wakeups.wake_at(entry.due)

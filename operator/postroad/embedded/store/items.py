@@ -19,7 +19,7 @@ from postroad.domain.values.instants import instant
 from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.options import MAX_MAIL_LEASE
 from postroad.embedded.log.records import DeliveryKind, cut
-from postroad.embedded.log.segments import LiveEntry, State
+from postroad.embedded.log.segments import ENDED, LiveEntry
 from postroad.embedded.log.spool_files import CHUNK, Kept
 from postroad.embedded.store import leases
 from postroad.embedded.store.engine import Engine
@@ -42,6 +42,9 @@ class _Stage(Enum):
     OPEN = "open"
     ENDING = "ending"
     ENDED = "ended"
+
+
+_OPEN, _ENDING, _ENDED = _Stage
 
 
 class SpoolItem(LeasedMail):
@@ -71,7 +74,7 @@ class SpoolItem(LeasedMail):
         self._left = dict(zip(record.numbers, record.envelope.recipients, strict=True))
         self._addresses = dict(self._left)
         self._failures = dict(record.failures)
-        self._stage = _Stage.OPEN
+        self._stage = _OPEN
         self._kept = kept
         self._fetching = asyncio.Lock()
 
@@ -121,7 +124,7 @@ class SpoolItem(LeasedMail):
 
     def at_hand(self) -> Kept | None:
         engine, record = self._engine, self._record
-        if self._stage is not _Stage.OPEN or engine.failure is not None:
+        if self._stage is not _OPEN or engine.failure is not None:
             return None
         if self._kept is None:
             at_hand = engine.spool_files.at_hand
@@ -172,7 +175,7 @@ class SpoolItem(LeasedMail):
     @property
     def _is_over(self) -> bool:
         """True if another process or an administrator ended the entry meanwhile."""
-        return self._entry.state is State.ENDED
+        return self._entry.state is ENDED
 
     # Endings
 
@@ -185,7 +188,7 @@ class SpoolItem(LeasedMail):
             kept = self._kept_for(ending.remaining)
             ending = ending if kept else DONE
         self._check_open()
-        self._stage = _Stage.ENDING  # before any `await`: two endings would write two ENVELOPEs
+        self._stage = _ENDING  # before any `await`: two endings would write two ENVELOPEs
         try:
             if not self._is_over:
                 if outcomes is not None or isinstance(ending, Done | Reject):
@@ -193,7 +196,7 @@ class SpoolItem(LeasedMail):
                     leases.keep(self._engine, self._record, outcomes)
                 await self._make(ending, kept)
         except BaseException as error:
-            self._stage = _Stage.OPEN  # first: `end_lease` passes over what is not open
+            self._stage = _OPEN  # first: `end_lease` passes over what is not open
             if isinstance(error, asyncio.CancelledError):
                 self.end_lease()
             raise
@@ -250,13 +253,13 @@ class SpoolItem(LeasedMail):
             await engine.wait_durable(engine.replace_entry(self._entry, dead_letter))
 
     def _leave(self) -> None:
-        self._stage = _Stage.ENDED
+        self._stage = _ENDED
         leases.release_orphan(self._engine, self._entry)
         self._gone(self)
 
     def _check_open(self) -> None:
         self._engine.check()
-        if self._stage is not _Stage.OPEN:
+        if self._stage is not _OPEN:
             raise EntryEnded
 
     async def give_back(self) -> None:
@@ -264,7 +267,7 @@ class SpoolItem(LeasedMail):
 
     def end_lease(self) -> None:
         """End the lease of an item whose consumer went away: the same entry comes again."""
-        if self._stage is not _Stage.OPEN or self._engine.failure is not None:
+        if self._stage is not _OPEN or self._engine.failure is not None:
             return
         if not self._is_over:
             again = resumed(self._record, self._work())

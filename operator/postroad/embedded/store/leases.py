@@ -25,7 +25,7 @@ from postroad.embedded.log.records import (
     OutcomesRecord,
     StartRecord,
 )
-from postroad.embedded.log.segments import LiveEntry, State
+from postroad.embedded.log.segments import LEASED, PARKED, LiveEntry
 from postroad.embedded.log.spool_files import Kept
 from postroad.embedded.store.engine import Engine
 from postroad.errors import PostroadError
@@ -45,7 +45,7 @@ async def lease(engine: Engine) -> tuple[LiveEntry, EnvelopeRecord, Kept | None]
         if entry is None:
             await engine.wakeups.wait(engine.ready_queues.next_due())
             continue
-        entry.state = State.LEASED
+        entry.state = LEASED
         cached = engine.content_cache.take(entry)
         if cached is not None:  # durable: `_admit` caches a mail only then
             start(engine, entry, cached[0])
@@ -54,7 +54,7 @@ async def lease(engine: Engine) -> tuple[LiveEntry, EnvelopeRecord, Kept | None]
             await engine.wait_durable(entry)  # R1: a cut would leave a START that names no ENVELOPE
             record = await engine.reader.read(entry)
         except asyncio.CancelledError:
-            if entry.state is State.LEASED:
+            if entry.state is LEASED:
                 engine.ready_queues.give_back(entry)
                 engine.wakeups.wake_one()  # else it lies there until the next mail comes
             raise
@@ -63,15 +63,15 @@ async def lease(engine: Engine) -> tuple[LiveEntry, EnvelopeRecord, Kept | None]
             raise
         if record.unreadable is not None:
             _park(entry, record)
-        elif entry.state is State.LEASED:  # else it was removed or replaced during the waits
+        elif entry.state is LEASED:  # else it was removed or replaced during the waits
             start(engine, entry, record)
             return entry, record, None
 
 
 def _park(entry: LiveEntry, record: EnvelopeRecord) -> None:
     """Set a mail aside whose record cannot be read: it waits for an administrator."""
-    if entry.state is State.LEASED:
-        entry.state = State.PARKED
+    if entry.state is LEASED:
+        entry.state = PARKED
     log.error("a mail is set aside: its record cannot be read", error=record.error)
 
 

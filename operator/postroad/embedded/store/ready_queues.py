@@ -13,7 +13,7 @@ from datetime import timedelta
 from itertools import count
 
 from postroad.embedded.log.layout import NEW, Lane
-from postroad.embedded.log.segments import LiveEntry, State
+from postroad.embedded.log.segments import DELAYED, READY, LiveEntry
 from postroad.ports.clock import Clock
 
 
@@ -28,21 +28,21 @@ class ReadyQueue:
     def add(self, entry: LiveEntry, now: float) -> None:
         """Add an entry, by its due time."""
         if entry.due <= now:
-            entry.state = State.READY
+            entry.state = READY
             self._ready.append(entry)
         else:
-            entry.state = State.DELAYED
+            entry.state = DELAYED
             heapq.heappush(self._delayed, (entry.due, next(self._order), entry))
 
     def promote(self, now: float) -> int:
         """Make due entries ready; return how many."""
         promoted = 0
         while self._delayed and (
-            self._delayed[0][0] <= now or self._delayed[0][2].state is not State.DELAYED
+            self._delayed[0][0] <= now or self._delayed[0][2].state is not DELAYED
         ):
             entry = heapq.heappop(self._delayed)[2]
-            if entry.state is State.DELAYED:
-                entry.state = State.READY
+            if entry.state is DELAYED:
+                entry.state = READY
                 self._ready.append(entry)
                 promoted += 1
         return promoted
@@ -51,13 +51,13 @@ class ReadyQueue:
         """Remove and return the next due entry."""
         while self._ready:
             entry = self._ready.popleft()
-            if entry.state is State.READY:
+            if entry.state is READY:
                 return entry
         return None
 
     def give_back(self, entry: LiveEntry) -> None:
         """Put an entry that `take` returned back to the front."""
-        entry.state = State.READY
+        entry.state = READY
         self._ready.appendleft(entry)
 
     @property
@@ -78,7 +78,7 @@ class ReadyQueues:
     def add(self, entry: LiveEntry, now: float) -> None:
         """Add an entry that no consumer has."""
         self._queue_of(entry.segment.lane).add(entry, now)
-        self.delayed += entry.state is State.DELAYED
+        self.delayed += entry.state is DELAYED
 
     def _queue_of(self, lane: Lane) -> ReadyQueue:
         if lane == NEW:
@@ -90,7 +90,7 @@ class ReadyQueues:
 
     def withdraw(self, entry: LiveEntry) -> None:
         """Count an entry no longer that ends while it waits. Call before its state changes."""
-        self.delayed -= entry.state is State.DELAYED
+        self.delayed -= entry.state is DELAYED
 
     def promote(self, now: float) -> None:
         for queue in (self._new, *self._lanes.values()):

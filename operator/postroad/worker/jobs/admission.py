@@ -36,6 +36,9 @@ class Passage(Enum):
     DEFERRED = auto()
 
 
+GOES, HELD, DEFERRED = Passage
+
+
 class AdmissionGate:
     """Lets jobs to the scheduler. `control`: which sites get no mail; None: all get theirs.
     `pacer`: what is under limits by rate; None: nothing is."""
@@ -61,16 +64,16 @@ class AdmissionGate:
         """Take a job under its limits by rate; one that is not to wait here for them is
         deferred."""
         if self._pacer is None:
-            return Passage.GOES
+            return GOES
         wait = self._pacer.admit(job.number, job.limited())
         if wait is None:
-            return Passage.HELD
+            return HELD
         if not wait:
-            return Passage.GOES
+            return GOES
         until = self._clock.elapsed() + wait
         reason = UNSHARED if self._pacer.is_away else PACED
         job.ledger.not_tried(job.recipients, reason, until, is_paced=True)
-        return Passage.DEFERRED
+        return DEFERRED
 
     def drop(self, job: OpenJob) -> None:
         """Hold a job no longer. Idempotent."""

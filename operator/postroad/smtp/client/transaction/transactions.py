@@ -166,7 +166,7 @@ class ClientTransaction(MailReplies):
         left. Where this mail is refused, too, EHLO does, as its reply is like no other: those to
         refused commands are like those to chunks."""
         self._exchange = exchange
-        self._protocol = protocol
+        self._is_lmtp = protocol is Protocol.LMTP
         self._timeouts = timeouts
         self._content_of_mail = mail.content
         self._commands = [*mail.commands(extensions), b"DATA\r\n"]
@@ -210,7 +210,7 @@ class ClientTransaction(MailReplies):
                 await self._reset()
         elif self._accepted:
             return True
-        elif self._protocol is Protocol.LMTP or self._is_unclear or self._is_contradicted:
+        elif self._is_lmtp or self._is_unclear or self._is_contradicted:
             # LMTP has no reply to a mail for no recipient (RFC 2033), and a next hop that did
             # accept one would deliver an empty mail.
             self._exchange.wire.abort()
@@ -235,7 +235,7 @@ class ClientTransaction(MailReplies):
     async def conclude(self) -> None:
         """Read the reply to the end of the mail: only this sets `delivered`."""
         try:
-            if self._protocol is Protocol.LMTP:
+            if self._is_lmtp:
                 await self._read_each()
             else:
                 reply = in_sequence(await self._exchange.reply(self.time_left))
