@@ -26,7 +26,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
@@ -39,6 +38,7 @@ from postroad.domain.mail.shapes import Shape
 from postroad.routing.answers import Answer, Question
 from postroad.routing.routes import ResolvedHop
 from postroad.routing.securing import DomainPolicy
+from postroad.values import value
 
 AtHand = Callable[[], tuple[bytes, Shape | None] | None]
 """Returns content and shape where they need not be waited for: `Item.at_hand`."""
@@ -56,7 +56,7 @@ def not_at_hand() -> None:
     """Return the content of a mail that is read when it is sent: None."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Transmission:
     """A job of a connection: one mail for some recipients."""
 
@@ -74,12 +74,12 @@ class Transmission:
     """Not None: the connection may send this, and open no content."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ConnectionOpened:
     """The next hop has answered, and jobs are transmitted from now on."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TakesSeries:
     """Mails go over the connection in series: so many jobs on it cost no more round trips than two.
     1: they go one after the other, as at first."""
@@ -87,7 +87,7 @@ class TakesSeries:
     jobs: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JobFinished:
     """Result of an attempt: an outcome for every recipient that was tried, at least for one. The
     others are beyond what the next hop takes at a time, or can have the mail, which those with an
@@ -105,7 +105,7 @@ class JobFinished:
     says as much about the next hop as a connection that could not be opened."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ContentFailed:
     """The content of a job could not be read, so no recipient has it. No attempt was made."""
 
@@ -113,7 +113,7 @@ class ContentFailed:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ConnectionClosed:
     """The connection has ended, or could not be opened. `untried` are its jobs without another
     event, in order: the next hop answered about none of their recipients, the end of none was sent,

@@ -9,14 +9,15 @@ the system reports. Nothing is retried here.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Protocol, TypeVar
+
+from postroad.values import value
 
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DiskSpace:
     """Free space on a file system. `inodes` is None where it does not count them; `total_bytes`,
     also of what is used, where it is not known."""

@@ -9,11 +9,12 @@ from functools import cached_property
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.routing.securing import USUAL_SECURITY, MxSecurity
+from postroad.values import value
 
 NULL_SENDER = "<>"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RouteRequest:
     """Whose mail is to be routed: the recipient's domain (empty for the bare `postmaster`), the
     reverse-path (None: the null one) and the tenant, if one is known."""

@@ -37,33 +37,34 @@ from postroad.scheduling.destination_records import (
 from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.events import Precedence
 from postroad.scheduling.ranking import SchedulerRules
+from postroad.values import value
 
 Pick = Callable[[int], int]
 """Chance: of a number above zero, one of 0 up to and without that number."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Take:
     """The job goes to a connection that is open."""
 
     connection: ConnectionRecord
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OpenTo:
     """The job goes to a new connection to this destination."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Wait:
     """The job waits for a place at a destination of this tier."""
 
     tier: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NoneWorks:
     """Every destination backs off; the first backoff ends at `until`."""
 

@@ -8,10 +8,10 @@ Jobs that are scheduled: addresses to look up, and recipients to deliver to.
 Source: SC-1, SC-2.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from postroad.errors import InvalidInput
+from postroad.values import value
 
 
 class Precedence(IntEnum):
@@ -37,7 +37,7 @@ def precedence_of(mail: str | None, priority: int) -> Precedence:
     return Precedence.BULK if priority < 0 else Precedence.ORDINARY
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Site:
     """The destinations that serve the same recipients, most preferred tier first. Jobs with equal
     sites share connections; sites may have destinations in common."""
@@ -49,7 +49,7 @@ class Site:
             raise InvalidInput("a site has a tier, and each tier has a destination")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LookupJob:
     """One address to look up. `number` is unique among those that are under way; `mail` is None
     for a verification."""
@@ -59,7 +59,7 @@ class LookupJob:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeliveryJob:
     """Those recipients of one mail that have the same site. `number` is unique among the jobs in
     the scheduler; `mail` is None for a verification. A mail has one priority."""
@@ -70,28 +70,28 @@ class DeliveryJob:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LookupRequested:
     """An address is to be looked up."""
 
     job: LookupJob
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LookupFinished:
     """A lookup is over, well or not."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Submitted:
     """A job is to be delivered."""
 
     job: DeliveryJob
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Withdrawn:
     """A job is to be delivered no more: it waits, or the connection that has it transmits nothing
     of it. That is neither a success nor a failure of its destination."""
@@ -99,7 +99,7 @@ class Withdrawn:
     job: DeliveryJob
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finished:
     """A connection has the outcome of a job for each recipient. `ended_session`: no success of its
     destination, which ended the session over it."""
@@ -108,14 +108,14 @@ class Finished:
     ended_session: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Established:
     """The destination of a connection has answered."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ConnectionPaused:
     """A connection waits for this side, or goes on where not `is_held`. How long that took says
     nothing about its destination."""
@@ -124,7 +124,7 @@ class ConnectionPaused:
     is_held: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pipelined:
     """A connection transmits jobs in series, so that its queue may be so long, where that is more
     than other connections have. Source: AMB-23; ADR 0066."""
@@ -133,14 +133,14 @@ class Pipelined:
     jobs: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NotOpened:
     """A connection could not be opened."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Closed:
     """The peer closed a connection. Its jobs that are not reported as finished are scheduled
     again, so a job whose outcome is unknown is reported first."""
@@ -148,7 +148,7 @@ class Closed:
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BackoffReported:
     """Another process found a destination broken until this instant: here too, at most for the
     longest backoff. Source: SC-23; AMB-19."""
@@ -157,7 +157,7 @@ class BackoffReported:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BackoffRequested:
     """A destination asks for no mail until this instant."""
 
@@ -165,14 +165,14 @@ class BackoffRequested:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BackoffCleared:
     """A destination is to be tried now, as if it had never failed: an administrator asks for it."""
 
     destination: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Tick:
     """Time has passed: `Scheduler.next_moment` has come."""
 
@@ -184,14 +184,14 @@ Event = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StartLookup:
     """Look an address up; report `LookupFinished`."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OpenConnection:
     """Open a connection; report `Established` or `NotOpened`. Jobs are assigned before that.
     `within`: for how many seconds an address is tried, and half of those in which it has to greet;
@@ -202,7 +202,7 @@ class OpenConnection:
     within: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Assign:
     """Add a job to what a connection transmits, in this order; report `Finished`."""
 
@@ -210,14 +210,14 @@ class Assign:
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CloseConnection:
     """Close a connection that has no job. What it reports after that is ignored."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Defer:
     """Give a job back, to be submitted again at this instant: all its destinations back off. No
     attempt was made."""
@@ -226,7 +226,7 @@ class Defer:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BackOff:
     """Let other processes hear that a destination is broken. Source: SC-23; AMB-19."""
 

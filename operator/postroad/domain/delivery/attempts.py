@@ -22,12 +22,13 @@ from postroad.domain.mail.mail import Outcome, OutcomeKind, domain_of
 from postroad.domain.smtp.bounces import Bounce, BounceClass, bounce_of, code_of
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
+from postroad.values import value
 
 MAX_COUNTS = 20
 """Counts of one attempt. The others are added up, those of each kind, as one more."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OutcomeCount:
     """Number of recipients that had this outcome. `code` is the basic code of the reply, 0 where
     there was none. A delivery needs no reason: it has neither class nor words, which hold little
@@ -43,7 +44,7 @@ class OutcomeCount:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AttemptOutcomes:
     """The outcomes of one attempt, the most frequent first, and its seconds."""
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from postroad.domain.mail.shapes import Shape
 from postroad.errors import InvalidInput, InvalidMail
+from postroad.values import value
 
 Content = bytes | Path | AsyncIterator[bytes]
 """The message as it will be sent: bytes, a file, or a stream that is read once."""
@@ -211,7 +212,7 @@ class OutcomeKind(StrEnum):
     DEFERRED = "deferred"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Responder:
     """The server whose reply decided an outcome."""
 
@@ -227,7 +228,7 @@ class Responder:
     tells of none of them alone, as it may be about the sender or the content."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outcome:
     """The outcome of an attempt, with the next hop's own words (never shown at INFO)."""
 

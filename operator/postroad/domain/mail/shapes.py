@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from io import IncrementalNewlineDecoder
+
+from postroad.values import value
 
 MAX_HEADER = 256 * 1024
 """Octets; without a blank line within them the whole content counts as header."""
@@ -45,7 +46,7 @@ def with_crlf(data: bytes) -> bytes:
     return _BARE.sub(_CRLF, data)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Shape:
     """`header_size` counts the octets up to and including the blank line that ends the header; the
     whole size where there is none within MAX_HEADER. `longest_line` is 0 where no line is longer
@@ -82,7 +83,9 @@ class Shape:
     def as_text(self) -> str:
         """Return it as rows and references keep it."""
         # `astuple` would copy each of them, which takes longer than all else.
-        return " ".join((_VERSION, *(str(int(getattr(self, each))) for each in self.__slots__)))
+        return " ".join(
+            (_VERSION, *(str(int(getattr(self, each))) for each in self.__match_args__))
+        )
 
     @classmethod
     def from_text(cls, text: str) -> Shape | None:
@@ -97,7 +100,7 @@ class Shape:
         return cls(size, *flags, bare, longest, folds, bool(terminated), bool(nul))
 
 
-_FIELDS = len(Shape.__slots__)
+_FIELDS = len(Shape.__match_args__)
 
 
 class LineMeter:

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput
+from postroad.values import value
 
 _LINE = re.compile(rb"[\s\0]*([0-9]{3})(?![0-9])(-|[ \t]?)(.*)", re.DOTALL)
 _ENHANCED = re.compile(r"([245])\.([0-9]{1,3})\.([0-9]{1,3})(?=\s|$)")
@@ -44,7 +45,7 @@ class EnhancedCode:
 _CREDENTIALS_INVALID = EnhancedCode(5, 7, 8)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reply:
     """One reply. `str()` gives it on one line, printable, at most MAX_TEXT characters.
 
