@@ -281,8 +281,8 @@ class StsPolicies(Protocol):
     async def find(self, domain: str) -> DomainPolicy:
         """Return the policy that holds for mail to a domain (in A-labels, lower case). Never raises
         for what a server does: a policy that cannot be fetched is none, and one that was fetched
-        before holds until it is over, whatever DNS and the web server have meanwhile. Source: RFC
-        8461 3.1, 5.1."""
+        before holds until it is over, whatever DNS and the web server have meanwhile.
+        Source: RFC 8461 3.1, 5.1."""
 
 
 class SuppressionList(Protocol):
