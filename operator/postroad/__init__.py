@@ -1,8 +1,7 @@
 """postroad: distributed mail queues on Kubernetes.
 
 The names below are the library; everything else is reached through them.
-They are loaded on first use, so that a room can be imported without every driver.
-"""
+They are loaded on first use, so that a room can be imported without every driver."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -2,8 +2,7 @@
 
 While a request is under way, those with the same key wait and then share the next one, as in a
 database's group commit. A lone request is sent at once; the more requests are in flight, the more
-one carries, so a busy server gets fewer. Source: ADR 0012.
-"""
+one carries, so a busy server gets fewer. Source: ADR 0012."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ class Batcher(Generic[K, V, R]):
     at most `most` values. A request that waits for longer than `max_wait` fails with `late` and is
     not sent. When the server is away, every request of the call fails with its error; those that
     wait are sent all the same, because one lost answer says nothing about the next. A request whose
-    caller was cancelled before the call is left out. Belongs to one event loop.
-    """
+    caller was cancelled before the call is left out. Belongs to one event loop."""
 
     def __init__(
         self,

@@ -13,8 +13,7 @@ The configuration that this process may act on: read often, used for one lease, 
 Every process that uses the view holds a `LeasedConfiguration`, also those outside the cluster. Each
 records the steps of a rollout (`domain.configuration.rollout`), so that none depends on an
 operator. A process that cannot read the history in time stops acting on it, because a reader with
-an old configuration does not find new mail. Source: ADR 0005; invariants 4 and 7.
-"""
+an old configuration does not find new mail. Source: ADR 0005; invariants 4 and 7."""
 
 from __future__ import annotations
 
@@ -306,8 +305,7 @@ async def settle(
         unfit: why no history may begin with what is wanted; without a bearing on one that has
             begun.
 
-    Raises: ConfigurationConflict when other processes were first each time; ViewError.
-    """
+    Raises: ConfigurationConflict when other processes were first each time; ViewError."""
     for _ in range(ATTEMPTS):
         events = (await history.load()).events
         conflict = consistency.find_conflict(events, status)

@@ -1,6 +1,5 @@
 """The content of a mail in chunks, whatever it was given as, and the limit on the octets of
-contents that are in memory at the same time.
-"""
+contents that are in memory at the same time."""
 
 import asyncio
 from collections import Counter

@@ -63,8 +63,7 @@
         └── EnqueueUnknown      it went before it answered: the mail may be queued
 
 `transient`: the same call, repeated unchanged, can succeed. `hint`: what the administrator can do.
-An error of another kind counts as transient, so that no mail is dropped on a guess.
-"""
+An error of another kind counts as transient, so that no mail is dropped on a guess."""
 
 CREATE = "let `postroad intake --create` or `postroad worker --create` make what is missing"
 """For hints: how to create a queue without an operator."""

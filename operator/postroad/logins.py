@@ -1,8 +1,7 @@
 """Files of a user's name and password, which are read again as an administrator renews them.
 
 The kubelet swaps all files of a mounted Secret at once, by its link `..data`: a name and a password
-that are read through one target of this link belong together.
-"""
+that are read through one target of this link belong together."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

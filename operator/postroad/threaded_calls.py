@@ -1,8 +1,7 @@
 """Calls that block, and may hang: each runs in a thread of its own.
 
 Not the event loop's executor, whose few threads read and write files: six calls that hang would
-take them all. And a thread of it blocks the end of the process until its call returns.
-"""
+take them all. And a thread of it blocks the end of the process until its call returns."""
 
 import asyncio
 from collections.abc import Callable

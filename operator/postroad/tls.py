@@ -2,8 +2,7 @@
 
 A certificate that is not accepted, or TLS on one side only, lasts until an administrator changes a
 setting: such an error is permanent, whichever driver reports it. Drivers report it as text, wrapped
-in errors of their own.
-"""
+in errors of their own."""
 
 import re
 import ssl

@@ -4,8 +4,7 @@ dnspython reads and writes messages and changes to TCP where an answer is trunca
 count is decided here: the library's own resolver takes a referral for the absence of a record, by
 which mail would fail for good, and appends search domains.
 
-Keeps answers for as long as they hold, and asks each question once at a time.
-"""
+Keeps answers for as long as they hold, and asks each question once at a time."""
 
 import asyncio
 from collections import OrderedDict

@@ -11,8 +11,7 @@ Keeps policies in a folder, a file for each domain, so that they survive a resta
 
 Without that, each restart would be a moment at which an attacker on the way can hide that there is
 a policy. Files are replaced whole; one that cannot be read counts as absent. Processes may share a
-folder: each has read it when it started.
-"""
+folder: each has read it when it started."""
 
 import asyncio
 import json

@@ -1,8 +1,7 @@
 """Opens queues from a URL and settings. Only this package imports every adapter.
 
 Each scheme has its module, imported on first use, so that `--help` or a mail server over one
-directory loads no driver of a server that it never connects to.
-"""
+directory loads no driver of a server that it never connects to."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -58,8 +57,7 @@ def open_queue(
     wanted `configuration` of the view against the queue's history (None: whatever holds there).
 
     Raises: InvalidQueueURL, InvalidSettings, QueueNotFound, ConfigurationRefused, HistoryMissing,
-    CredentialsRefused, ServerError, StoreDamaged.
-    """
+    CredentialsRefused, ServerError, StoreDamaged."""
     if configuration is not None and not create:
         raise InvalidInput("a configuration is only wanted together with create=True")
 

@@ -2,8 +2,7 @@
 tables and its lake.
 
 A store in a directory whose history is kept, without opening it: its archive, and the directory
-of its lake, which is that of one queue and has one writer at a time.
-"""
+of its lake, which is that of one queue and has one writer at a time."""
 
 import asyncio
 import os

@@ -2,8 +2,7 @@
 process runs.
 
 The kubelet swaps the files of a mounted ConfigMap or Secret by a symlink, as an administrator does
-who wants both ends of a change at once.
-"""
+who wants both ends of a change at once."""
 
 from __future__ import annotations
 

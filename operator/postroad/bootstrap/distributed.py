@@ -4,8 +4,7 @@ Creates missing tables for a queue without an operator, which computes their opt
 
 The configuration history of a queue, without the queue.
 
-A queue to be erased, created or not, without opening it.
-"""
+A queue to be erased, created or not, without opening it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -2,8 +2,7 @@
 
 The request of a caller of `open_queue`, and the check of its URL.
 
-`memory://NAME`: the distributed engine over servers in the memory of this process.
-"""
+`memory://NAME`: the distributed engine over servers in the memory of this process."""
 
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qs

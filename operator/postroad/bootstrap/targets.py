@@ -1,6 +1,5 @@
 """Destinations of a worker's mail, by its settings: next hops, or a program; the limits that follow
-from them.
-"""
+from them."""
 
 from collections.abc import Callable
 from importlib import import_module

@@ -1,6 +1,5 @@
 """Builds what transmits and routes mail from settings: resolvers, policies of MTA-STS, and the
-names of this process in SMTP.
-"""
+names of this process in SMTP."""
 
 from __future__ import annotations
 

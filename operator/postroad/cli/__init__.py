@@ -1,7 +1,6 @@
 """`postroad …`: one command, a subcommand per task; heavy imports only when chosen.
 
-Exit codes: 0 done, 1 refused or failed, 2 usage, 75 try again later (sysexits' EX_TEMPFAIL).
-"""
+Exit codes: 0 done, 1 refused or failed, 2 usage, 75 try again later (sysexits' EX_TEMPFAIL)."""
 
 from functools import partial
 

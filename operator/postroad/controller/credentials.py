@@ -2,8 +2,7 @@
 time, so that the operator sees changes without the right to list Secrets.
 
 Connections to the servers of each QueueCluster, shared by its queues, until an address or a
-Secret changes.
-"""
+Secret changes."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ An object that is replaced, restored, or lacking in one response of the API serv
 soon. What is done because it is gone waits for `PATIENCE`.
 
 Source: ADR 0046, 0077; Kubernetes documentation (API Concepts: resource versions are decimal
-numbers, of which the greater one is newer).
-"""
+numbers, of which the greater one is newer)."""
 
 import sys
 from collections.abc import AsyncGenerator, Collection, Hashable, Iterator, Mapping, Sequence

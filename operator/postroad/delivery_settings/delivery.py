@@ -1,6 +1,5 @@
 """All that a file of delivery holds: its sections (routes, limits by rate, the suppression list,
-keys that sign mail), and what holds between them.
-"""
+keys that sign mail), and what holds between them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The schema of routing: the section `routing`, checked as a whole before any of it is used.
 
-Names of fields are written as in resources (`postmasterDomain`).
-"""
+Names of fields are written as in resources (`postmasterDomain`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """`DistributedQueue`: the port `MailQueue`, each operation from its module; its opening, once the
-queue has limits.
-"""
+queue has limits."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 The first row that an error fits decides. A client's mail is refused for good only where it can
 never be accepted; any other failure is a transient reply, also one that is permanent for postroad
 (refused credentials), because the client keeps the mail until an administrator has mended it.
-Source: RFC 5321 4.2.3; RFC 3463 3.
-"""
+Source: RFC 5321 4.2.3; RFC 3463 3."""
 
 from typing import NamedTuple
 

@@ -4,5 +4,4 @@ FORMAT.md draws every byte and argues every crash; read it first. From the botto
 lanes, spool files, slots), `store` (one open store, from enqueue to recovery), `rpc` (the socket
 for other processes), `offline_tools` (verify, dump, rebuild); `mail_queue` is the port.
 Modules cite the requirements that they meet, by number (docs/requirements.md).
-Source: 002, 003.
-"""
+Source: 002, 003."""

@@ -2,8 +2,7 @@
 them. It is read beside the process that owns the store. FORMAT.md 7 and 11.
 
 A mail that waits keeps its segment in the log, for as long as it is held, delayed or a dead letter;
-what happened to the others in that segment is known all the same.
-"""
+what happened to the others in that segment is known all the same."""
 
 from collections.abc import Collection, Sequence
 from contextlib import closing, suppress

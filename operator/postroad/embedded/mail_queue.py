@@ -1,8 +1,7 @@
 """One handle on a store: as its owner, or as a client of the process that is.
 
 Who gets the lock owns the store and serves it to the others. When an owner goes, its clients stand
-for election: one recovers the store and goes on, the others connect to it.
-"""
+for election: one recovers the store and goes on, the others connect to it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Opens a store, and recovers it: every start is a recovery. FORMAT.md 3 and 9.
 
 `open_store` returns when mail can be received. `recover` runs beside it: it requeues the entries
-that consumers had, lets deliveries begin, and then fills the index from the oldest mail on.
-"""
+that consumers had, lets deliveries begin, and then fills the index from the oldest mail on."""
 
 import asyncio
 import json

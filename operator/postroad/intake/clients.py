@@ -3,8 +3,7 @@
 Pure bookkeeping: `now` is passed in, in seconds of a monotonic clock. `client_of` says what one
 client is.
 
-The rights of a client, by the network of its address. Pure. Source: ADR 0026.
-"""
+The rights of a client, by the network of its address. Pure. Source: ADR 0026."""
 
 from dataclasses import dataclass
 

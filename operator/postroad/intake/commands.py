@@ -3,8 +3,7 @@
 Lenient where a strict parser would only refuse mail that other servers accept (a space after
 `FROM:`, dots anywhere in a local part), strict where leniency lets a client inject commands: no
 bare CR, LF or NUL, no address without its angle brackets.
-Source: RFC 5321 4.1; RFC 1870; RFC 3461 4; RFC 6152; RFC 6531 3; RFC 6533 3.
-"""
+Source: RFC 5321 4.1; RFC 1870; RFC 3461 4; RFC 6152; RFC 6531 3; RFC 6533 3."""
 
 import re
 from typing import NamedTuple

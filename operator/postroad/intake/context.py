@@ -5,8 +5,7 @@ a reason: the reply to the mail counts that.
 
 Bounds on the time of a client: for a command, for a mail, for its session. Pure.
 
-Times are seconds of the event loop's clock.
-"""
+Times are seconds of the event loop's clock."""
 
 import ssl
 from collections.abc import Callable, Mapping

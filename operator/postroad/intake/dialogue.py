@@ -1,8 +1,7 @@
 """The server's side of an SMTP dialogue. Pure: a command line in, a reply and a step out.
 
 The session carries out the step: read the mail, start TLS, close.
-Source: RFC 5321 3.3, 4.1, 4.1.4 (order of commands); RFC 3207 4.2; RFC 2920; RFC 2034.
-"""
+Source: RFC 5321 3.3, 4.1, 4.1.4 (order of commands); RFC 3207 4.2; RFC 2920; RFC 2034."""
 
 import re
 from collections.abc import Callable

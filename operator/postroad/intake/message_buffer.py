@@ -6,8 +6,7 @@ commands; it counts what exceeds the limit, and drops it.
 
 Trace fields: the intake adds a `Received:` field, and finds mail loops by counting them.
 
-Source: RFC 5321 4.4 (trace), 6.3 (loops); RFC 3848 (protocols); RFC 5322 3.3 (date).
-"""
+Source: RFC 5321 4.4 (trace), 6.3 (loops); RFC 3848 (protocols); RFC 5322 3.3 (date)."""
 
 import asyncio
 import tempfile

@@ -1,7 +1,6 @@
 """One mail between DATA and its reply: its content comes in, and the queue takes it.
 
-A mail is answered with 250 only after `enqueue` of the queue returned.
-"""
+A mail is answered with 250 only after `enqueue` of the queue returned."""
 
 from functools import partial
 

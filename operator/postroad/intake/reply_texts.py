@@ -2,8 +2,7 @@
 
 Only a mail that can never be accepted gets a permanent reply. Any other failure of this side gets a
 transient one, also one that does not pass by itself (refused credentials), because the client keeps
-the mail until the administrator has repaired it.
-"""
+the mail until the administrator has repaired it."""
 
 from uuid import UUID
 

@@ -5,8 +5,7 @@ shares the listening socket accepts them, and the intake ends sessions that make
 client with its share of sessions is refused with 421. What a session may do follows from the
 client's address (clients.py).
 
-The intake's listening sockets: one for each address of a host, or one for all addresses.
-"""
+The intake's listening sockets: one for each address of a host, or one for all addresses."""
 
 import asyncio
 import socket

@@ -1,8 +1,7 @@
 """One client's session: hands lines to the dialogue and content to the reception, sends replies.
 
 Commands and content are processed within the event loop's call that brings them (serving.py); the
-session's task does what has to wait.
-"""
+session's task does what has to wait."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta

@@ -1,8 +1,7 @@
 """Forms of addresses in the lake: as keyed hashes, plain, or not at all. Pure.
 
 A keyed hash joins what an address sent and got, and names it to those only who have the key.
-Source: RFC 2104; ADR 0047.
-"""
+Source: RFC 2104; ADR 0047."""
 
 import hmac
 from collections.abc import Callable

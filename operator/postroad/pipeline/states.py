@@ -1,8 +1,7 @@
 """State of an entry, by the flags that a reader of rows and marks has of it. Pure.
 
 The domain is asked once about every combination of flags, and its answers are a table, so that
-Spark decides about millions of entries without a rule of its own. Source: ADR 0047.
-"""
+Spark decides about millions of entries without a rule of its own. Source: ADR 0047."""
 
 from __future__ import annotations
 

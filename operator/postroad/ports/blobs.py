@@ -57,8 +57,7 @@ class Blobs(Protocol):
         bucket of another account.
 
         Returns what the store lacks (`LifecycleUnsupported`), and OBJECTS_EXPIRE for a bucket that
-        deletes objects with this prefix by age, as words for a condition.
-        """
+        deletes objects with this prefix by age, as words for a condition."""
 
     async def exists(self) -> bool:
         """Return whether the bucket is there."""

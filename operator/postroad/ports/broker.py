@@ -1,7 +1,6 @@
 """The broker carries references to entries; it never carries mail.
 
-One `Broker` serves one queue. Everything published is durable, confirmed and mandatory.
-"""
+One `Broker` serves one queue. Everything published is durable, confirmed and mandatory."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -78,8 +77,7 @@ class Broker(Protocol):
         Raises: NotPublished when it was certainly not sent (no connection, or too many confirms
         have not come), BrokerUnavailable (also when the confirm does not come in time), and
         ExchangeGone, which leave that open; Unroutable, BrokerRefused and CredentialsRefused, by
-        which this call left no message either.
-        """
+        which this call left no message either."""
 
     def consume(self, prefetch: int) -> AsyncIterator[Delivery]:
         """Yield messages of the work queue, oldest first, at most `prefetch` not ended. Reconnects

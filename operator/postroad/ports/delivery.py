@@ -13,8 +13,7 @@ Signer of mails on their way out.
 
 MTA-STS, as routing needs it.
 
-The addresses that a queue does not mail, by tenant.
-"""
+The addresses that a queue does not mail, by tenant."""
 
 import asyncio
 from collections.abc import (
@@ -154,8 +153,7 @@ class Connection(Protocol):
     ConnectionClosed last and once; TakesSeries comes in between whenever its number is another one.
     Each job has one event of its own before that, in the order of
     submission, or is `untried`. A job that is submitted after the end is `untried` in one more
-    ConnectionClosed. Methods may be called while an event is handled.
-    """
+    ConnectionClosed. Methods may be called while an event is handled."""
 
     def submit(self, transmission: Transmission) -> None:
         """Add a job behind the others, also before the connection is open. Where the next hop
@@ -252,8 +250,7 @@ class Resolver(Protocol):
         its SOA record allows, and zero without one.
         The strings of a TXT record are joined. `is_validated` stands only where a name server on
         this machine calls all of the answer authentic: elsewhere its flag could be forged.
-        Source: RFC 1034 3.6.2, 4.3.1, 5.3; RFC 2181 5, 8; RFC 2308 2, 5; RFC 6840 5.8.
-        """
+        Source: RFC 1034 3.6.2, 4.3.1, 5.3; RFC 2181 5, 8; RFC 2308 2, 5; RFC 6840 5.8."""
 
 
 class Signing(Protocol):

@@ -5,8 +5,7 @@ A1 to A6); a test double may lose everything else. Calls block: the store makes 
 or where no caller waits (recovery's short reads).
 
 Errors: StoreFull when space, inodes or descriptors are short, StoreFailed for anything else that
-the system reports. Nothing is retried here.
-"""
+the system reports. Nothing is retried here."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import PurePath

@@ -1,7 +1,6 @@
 """Record of a configuration history, and the configuration that holds now.
 
-Source: 000 Decision (eventSourcing); ADR 0005.
-"""
+Source: 000 Decision (eventSourcing); ADR 0005."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,6 @@
 """Kubernetes API server, as the operator needs it. Objects are plain JSON mappings.
 
-Source: Kubernetes documentation (API Concepts; Server-Side Apply).
-"""
+Source: Kubernetes documentation (API Concepts; Server-Side Apply)."""
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,7 @@ An item is leased to one consumer until it ends. A consumer that dies gives its 
 come again (see `Item.attempt` and the delivery records, which survive it). Each operation of an
 administrator is one row here, what it does to one mail in each engine, and a method; the socket and
 the commands read the rows.
-Source: 000 Context and Decision; ADR 0002; ADR 0039.
-"""
+Source: 000 Context and Decision; ADR 0002; ADR 0039."""
 
 from __future__ import annotations
 
@@ -162,8 +161,7 @@ class Item(retries.Endings, Protocol):
     `async with item:` ends the lease of an item that its block does not end: after an error of the
     handler by `retry` within a second, with the error's class as the last error, otherwise by
     `give_back`. An ending that is cancelled is made, or the item goes back: the lease ends in any
-    case. A `record` that is cancelled may be made; the item is as before.
-    """
+    case. A `record` that is cancelled may be made; the item is as before."""
 
     @property
     def enqueue_id(self) -> UUID: ...
@@ -274,8 +272,7 @@ class MailQueue(Administration, Protocol):
         EnqueueUnknown where the owner was killed before it answered.
 
         Raises: InvalidInput and KeyReused, for a key; InvalidMail, MailTooLarge, StoreFull,
-        DeadlineExceeded, EnqueueUnknown, ServerError, QueueClosed.
-        """
+        DeadlineExceeded, EnqueueUnknown, ServerError, QueueClosed."""
 
     @property
     def incoming(self) -> Path | None:
@@ -301,8 +298,7 @@ class MailQueue(Administration, Protocol):
         (or `aclose`) stops new leases; items handed out stay leased until they end, are given back
         or the queue is closed. A cancelled wait leaves no item behind.
         Waits out an unavailable server with backoff and goes on by itself.
-        Raises: InvalidInput, QueueClosed, ConfigurationError (permanent ones only).
-        """
+        Raises: InvalidInput, QueueClosed, ConfigurationError (permanent ones only)."""
 
     def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         """Yield waiting mails, oldest entry first; delayed, held and leased ones included. Changes

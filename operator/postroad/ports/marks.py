@@ -1,7 +1,6 @@
 """Marks: the half of `View` that records how entries ended, and which ending was first.
 
-What `ports.view` documents for all its methods holds here too.
-"""
+What `ports.view` documents for all its methods holds here too."""
 
 from __future__ import annotations
 

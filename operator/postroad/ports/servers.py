@@ -4,8 +4,7 @@ The record, at a server, of which QueueCluster uses one of its objects.
 
 The users at the broker that are made for the programs of one mail queue each.
 
-Their rights are those that these programs need, and no others. Source: ADR 0042.
-"""
+Their rights are those that these programs need, and no others. Source: ADR 0042."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass

@@ -6,8 +6,7 @@ to run concurrently. Every method may raise ViewUnavailable, ViewRefused or Cred
 *idempotent* ones may be repeated after ViewUnavailable. Rows, marks and letters are decoded one by
 one: what this release cannot decode is returned as such, and fails no call for the others (ADR
 0017).
-Source: 000 Decision; 001; ADR 0004, 0045.
-"""
+Source: 000 Decision; 001; ADR 0004, 0045."""
 
 from __future__ import annotations
 

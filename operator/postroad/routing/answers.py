@@ -5,8 +5,7 @@ Source: RFC 1034 3.1; RFC 5891 4.4.
 
 Mail exchangers: which hosts the MX records of a domain name, and in which order.
 
-Source: RFC 5321 5.1; RFC 7505; RFC 2181 10.3.
-"""
+Source: RFC 5321 5.1; RFC 7505; RFC 2181 10.3."""
 
 import re
 from collections.abc import Generator, Iterable, Sequence

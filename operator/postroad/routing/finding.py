@@ -2,8 +2,7 @@
 
 What DNS does not answer defers mail. Mail fails only where an answer shows that its domain takes
 none, and never by what an administrator wrote into a rule.
-Source: RFC 5321 5.1; RFC 3463 3 (enhanced codes); RFC 7505 4.1.
-"""
+Source: RFC 5321 5.1; RFC 3463 3 (enhanced codes); RFC 7505 4.1."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

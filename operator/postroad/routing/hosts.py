@@ -1,7 +1,6 @@
 """Judges the addresses of one host: is it this server, and which ones are tried.
 
-One search for a route: what it asks, what explains it, and how it ends without one.
-"""
+One search for a route: what it asks, what explains it, and how it ends without one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta

@@ -1,7 +1,6 @@
 """Routes: what routing finds for a recipient.
 
-The routing plan: all that an administrator decides about routing.
-"""
+The routing plan: all that an administrator decides about routing."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ Source: RFC 8461 (MTA-STS); RFC 7672 (DANE); ADR 0058.
 
 MTA-STS: the policy by which a domain requires TLS of those who send to it.
 
-Source: RFC 8461.
-"""
+Source: RFC 8461."""
 
 from __future__ import annotations
 

@@ -1,3 +1,2 @@
 """Schedules jobs on connections. Pure: events in, decisions out; clock and chance are passed in.
-`Scheduler` is the whole of it for its callers; see ADR 0036.
-"""
+`Scheduler` is the whole of it for its callers; see ADR 0036."""

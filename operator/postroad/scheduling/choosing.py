@@ -17,8 +17,7 @@ A connection that is idle or new is used to a destination alone whose like may u
 (AMB-27).
 
 Without a tier that works the job is deferred until a backoff ends (SC-21).
-Source: SC-10, SC-11, SC-13 to SC-21; AMB-17, AMB-18, AMB-23, AMB-26, AMB-27.
-"""
+Source: SC-10, SC-11, SC-13 to SC-21; AMB-17, AMB-18, AMB-23, AMB-26, AMB-27."""
 
 from __future__ import annotations
 

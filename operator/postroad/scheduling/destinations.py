@@ -2,8 +2,7 @@
 
 A destination without a record is unused. A record passes from active to idle to closed, or from a
 failure to a backoff to due, and is forgotten.
-Source: SC-12, SC-22 to SC-24; AMB-16, AMB-17, AMB-19, AMB-24, AMB-27.
-"""
+Source: SC-12, SC-22 to SC-24; AMB-16, AMB-17, AMB-19, AMB-24, AMB-27."""
 
 import math
 from collections import OrderedDict

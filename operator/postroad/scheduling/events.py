@@ -5,8 +5,7 @@ the scheduler's.
 
 Jobs that are scheduled: addresses to look up, and recipients to deliver to.
 
-Source: SC-1, SC-2.
-"""
+Source: SC-1, SC-2."""
 
 from enum import IntEnum
 

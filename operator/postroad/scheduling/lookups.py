@@ -1,8 +1,7 @@
 """Chooses the address that is looked up next. Routers are all alike, and so are the addresses of a
 mail.
 
-Source: SC-1, SC-2, SC-9, SC-26; AMB-14.
-"""
+Source: SC-1, SC-2, SC-9, SC-26; AMB-14."""
 
 from itertools import count
 

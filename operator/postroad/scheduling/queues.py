@@ -1,8 +1,7 @@
 """Waiting lists: mails at their sites, sites at their destinations, and what stands for them in a
 contest.
 
-Source: SC-8; AMB-14, AMB-25.
-"""
+Source: SC-8; AMB-14, AMB-25."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ Shares of the system that mails may use, and the mail that gets more next.
 
 With s as `scale_max_concurrency` and N workers, k mails without end get s*N/(1+s*k) workers each,
 and 1/(1+s*k) of them stays free for the next mail. Workers are connections or routers.
-Source: SC-4 to SC-9, SC-25; AMB-14, AMB-15.
-"""
+Source: SC-4 to SC-9, SC-25; AMB-14, AMB-15."""
 
 import heapq
 from collections.abc import Mapping
@@ -65,8 +64,7 @@ class SchedulerRules:
     more than `overdue_share` of these: so many sockets there are beside them.
     While other mail wants all connections, `least_for_failing` of them are kept for such ones, and
     `least_for_new` for these and for destinations that have not answered yet (AMB-27); with 1.0
-    for both, they are as others.
-    """
+    for both, they are as others."""
 
     connections: int = 200
     routers: int = 50

@@ -3,8 +3,7 @@
 Two schedulers in one, which share nothing but the rules: lookups go to routers, jobs go to
 connections. A job that finds no place waits here, where mails are ranked; what is on a connection
 is not ranked any more, so a connection's queue is short.
-Source: SC-1, SC-8, SC-22, SC-26; AMB-19, AMB-25; ADR 0036.
-"""
+Source: SC-1, SC-8, SC-22, SC-26; AMB-19, AMB-25; ADR 0036."""
 
 from collections import deque
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """Number of connections that destinations may use by what is known of them, so that those that
 answer find room beside those that do not.
 
-Source: AMB-27; SC-6 for the form; ADR 0070.
-"""
+Source: AMB-27; SC-6 for the form; ADR 0070."""
 
 from enum import IntEnum
 

@@ -10,8 +10,7 @@ destinations, lists, are in the contest themselves.
 Source: SC-8; AMB-14, AMB-25, AMB-27.
 
 Connections whose next hops take long: so many of them count apart, so that those that make
-headway have their places. Source: AMB-27; ADR 0074.
-"""
+headway have their places. Source: AMB-27; ADR 0074."""
 
 import math
 from collections.abc import Callable, Iterable

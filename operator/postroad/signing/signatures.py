@@ -12,8 +12,7 @@ No regular expression is in it: over ordinary text, replacing by octets is sever
 
 The fields of a header as signatures name them, and whose mail it is.
 
-Whose mail is signed, and with what.
-"""
+Whose mail is signed, and with what."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ next round, so that clients that send little wait for a few rounds of others, ho
 are.
 
 Certificates are renewed while a pod runs: cert-manager writes the Secret, and the kubelet swaps a
-symlink to a new folder. To check the files costs two system calls for each TLS handshake.
-"""
+symlink to a new folder. To check the files costs two system calls for each TLS handshake."""
 
 import asyncio
 import math

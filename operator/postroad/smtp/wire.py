@@ -3,8 +3,7 @@ timeouts, TLS by STARTTLS. client.py and serving.py read the lines.
 
 It uses asyncio's protocols and not its streams for three reasons. The wire sees and refuses octets
 that arrive in clear before TLS, also while the handshake begins; a line that is too long costs no
-memory beyond its limit; and a server's side answers within the call that brings a line.
-"""
+memory beyond its limit; and a server's side answers within the call that brings a line."""
 
 import asyncio
 import math

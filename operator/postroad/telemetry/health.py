@@ -1,8 +1,7 @@
 """The HTTP port of every pod: `/healthz`, `/readyz`, `/metrics`.
 
 The server runs on the process's own event loop, because `/healthz` reports whether that loop runs:
-a blocked one sends no response.
-"""
+a blocked one sends no response."""
 
 import asyncio
 from collections.abc import Callable

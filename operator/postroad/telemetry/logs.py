@@ -2,8 +2,7 @@
 
 Fields in use: queue, enqueue_id, mail_id, slice, bucket, attempt, count, server, error, duration.
 Addresses, subjects and content are never fields at INFO or above. Loggers are the standard
-library's underneath, so that a program that only uses the library keeps its own logging.
-"""
+library's underneath, so that a program that only uses the library keeps its own logging."""
 
 import json
 import logging

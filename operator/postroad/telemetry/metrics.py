@@ -1,8 +1,7 @@
 """Every metric of postroad, with its unit in its name and all values of its labels.
 
 No label holds an address; only the names of resources have no fixed list of values. A metric counts
-one thing in one unit, so that its sum over any of its labels has a meaning.
-"""
+one thing in one unit, so that its sum over any of its labels has a meaning."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache

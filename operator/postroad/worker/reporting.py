@@ -4,8 +4,7 @@ A report is durable before the record that ends a recipient whose failure it rep
 between the two makes the same report again, which its enqueue key recognises. What delivers a mail
 asks `prepare`, once, when it knows how the entry ends; records the recipients that were delivered
 and are not in the report; repeats `send` until it returns; and records and ends the rest only then.
-Source: AMB-11; ADR 0052.
-"""
+Source: AMB-11; ADR 0052."""
 
 from __future__ import annotations
 

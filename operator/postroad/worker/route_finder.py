@@ -2,8 +2,7 @@
 routes by the reroutes of the shared state.
 
 A shared state that is away changes nothing: what was read last holds until it is over.
-Source: ADR 0069.
-"""
+Source: ADR 0069."""
 
 from __future__ import annotations
 

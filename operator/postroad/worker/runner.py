@@ -3,8 +3,7 @@ events of the scheduler, its decisions are passed on to connections and lookups.
 the scheduler.
 
 Nothing here waits: connections, lookups and ledgers have tasks of their own, and a tick a second
-lets time pass. Source: ADR 0036, 0038.
-"""
+lets time pass. Source: ADR 0036, 0038."""
 
 import asyncio
 import heapq

@@ -12,8 +12,7 @@ each write gets the view's time at which this process made it: the session reads
 Cassandra's hosts when it connects and with every `Session.server_times`, takes the time that most
 of them agree on (`domain.clocks`), and adds CLOCK_BOOTTIME in between.
 (Lightweight transactions have timestamps of their own, which Cassandra orders; rows, which are
-never written twice with different values, get the coordinator's: `INSERT_ROW`.)
-"""
+never written twice with different values, get the coordinator's: `INSERT_ROW`.)"""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ them. When a host is back that hung or went away, the driver reconnects by itsel
 
 The address and user of a Cassandra cluster, and the driver's settings for it.
 
-Translates the driver's errors into postroad's. An unexpected one counts as transient.
-"""
+Translates the driver's errors into postroad's. An unexpected one counts as transient."""
 
 import asyncio
 import re

@@ -13,8 +13,7 @@ that is set to another is refused. Other data centers may have copies of the key
 
 The record is an event in `configuration_events`, under a name that no queue can have, appended by a
 transaction of all data centers. It changes only when the recorded data center has no copies left:
-so an administrator gives a data center up (ADR 0004).
-"""
+so an administrator gives a data center up (ADR 0004)."""
 
 import asyncio
 import json

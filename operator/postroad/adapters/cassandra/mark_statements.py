@@ -2,8 +2,7 @@
 
 A purge's watermark is in static columns, so that the condition of a lightweight transaction on any
 mark of the partition reads it. A read of marks by id returns static columns only beside a row that
-exists, so a watermark also has a row of its own, under an id after all others.
-"""
+exists, so a watermark also has a row of its own, under an id after all others."""
 
 from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.cassandra.statements import (

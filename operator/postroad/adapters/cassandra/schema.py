@@ -10,8 +10,7 @@ Columns of a table as the schema declares them and as Cassandra has them.
 
 A table of other columns than the schema's is none of postroad's, or of a release that this one
 cannot share it with: it is refused by its differences, before anything is altered. Columns beside
-those that are declared are no difference: a later release may have added them.
-"""
+those that are declared are no difference: a later release may have added them."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

@@ -5,8 +5,7 @@ its own; the bridge takes their results to the event loop in batches, so that ma
 flight cost one wake-up. A server that hangs causes ViewUnavailable within the request's timeout.
 Hazard: the server may still carry out a request that timed out.
 
-Takes results from the driver's threads to the event loop.
-"""
+Takes results from the driver's threads to the event loop."""
 
 import asyncio
 from collections import deque

@@ -6,8 +6,7 @@ The statements on dead letters, with the reason for the form of each.
 
 The parts of the statements.
 
-A partition is (queue, slice_start, bucket_id) in `enqueued_mails` and `deleted_mails` alike.
-"""
+A partition is (queue, slice_start, bucket_id) in `enqueued_mails` and `deleted_mails` alike."""
 
 from datetime import timedelta
 

@@ -4,8 +4,7 @@ QueueCluster creates and alters its tables.
 Claims are events in `configuration_events`, under a name that no queue can have, as the home of the
 keyspace is: each is appended under the next number, by a transaction of all data centers, and the
 last one holds. So the table lists who had the keyspace before, and one number has one winner.
-Source: ADR 0040.
-"""
+Source: ADR 0040."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,6 @@
 """The attempt log in a folder: lines of JSON, a new file each hour or 16 MiB, old files deleted.
 
-Several processes may share the folder: each writes files of its own, and deletes those of all.
-"""
+Several processes may share the folder: each writes files of its own, and deletes those of all."""
 
 import json
 import os

@@ -2,8 +2,7 @@
 tests/crash checks a trace of the process against the steps of the store.
 
 The pool is not `concurrent.futures`: its futures, locks and wrappers cost more than most calls that
-are made here take (35 us against 8 us), and every mail makes some.
-"""
+are made here take (35 us against 8 us), and every mail makes some."""
 
 import asyncio
 import errno

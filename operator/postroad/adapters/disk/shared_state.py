@@ -2,8 +2,7 @@
 write there.
 
 Nothing is synced: an entry survives the kill of its process, and a power cut may take the last
-ones.
-"""
+ones."""
 
 import asyncio
 import json

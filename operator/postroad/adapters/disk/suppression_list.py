@@ -5,8 +5,7 @@ Every change is synced before it returns: `synchronous = EXTRA` also syncs the d
 journal is deleted, without which a power cut may undo a change (sqlite.org/pragma.html).
 The file is opened for each change; one connection is kept to look, which costs a fifth of opening
 it, and finds a file that was put in its place.
-Source: ADR 0068.
-"""
+Source: ADR 0068."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Kopf lists and watches a kind, reconnects, and begins anew where a version is gone (410) or the API
 server refuses for a while. Its public API brings an event to handlers alone, in a task for each
 object, and does not tell them when all that was listed has come. So this module uses the stream
-behind them, which is private to Kopf, and pyproject.toml bounds its version. Source: ADR 0006.
-"""
+behind them, which is private to Kopf, and pyproject.toml bounds its version. Source: ADR 0006."""
 
 import asyncio
 import logging

@@ -9,8 +9,7 @@ messages, with RabbitMQ's order.
 A message that was delivered too often is dead-lettered, and one in a delay queue moves to the work
 queue when its time is over. Consumers with room get one message each, one after the other.
 
-Claims on objects in memory.
-"""
+Claims on objects in memory."""
 
 from __future__ import annotations
 

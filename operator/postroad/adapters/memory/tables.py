@@ -1,6 +1,5 @@
 """The tables of one queue in memory, shared by all processes: the view with its marks, the shared
-state, the suppression lists.
-"""
+state, the suppression lists."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence

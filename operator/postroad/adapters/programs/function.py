@@ -1,8 +1,7 @@
 """Hands mail to a function in Python, in this process.
 
 A connection to a program, as the port `connections` describes it: one mail after the other, each
-with its content in memory.
-"""
+with its content in memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Hands mail to a webhook: a signed POST for each mail, over connections that stay open.
 
 No redirection is followed, as it would take the mail to a server that the administrator did not
-name. Certificates are verified.
-"""
+name. Certificates are verified."""
 
 import asyncio
 import ssl

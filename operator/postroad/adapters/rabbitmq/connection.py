@@ -3,8 +3,7 @@ requests can be awaited. All of it belongs to one event loop.
 
 One connection of the driver, by one user, from its opening to its end.
 
-The address, user and vhost at RabbitMQ, and the driver's settings for it.
-"""
+The address, user and vhost at RabbitMQ, and the driver's settings for it."""
 
 from __future__ import annotations
 

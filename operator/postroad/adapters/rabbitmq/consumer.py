@@ -3,8 +3,7 @@
 The subscription sends the acks of one pass of the event loop together, those without a gap as one
 `multiple` ack. RabbitMQ closes a channel that holds a message longer than its consumer_timeout (30
 minutes by default), and counts a failed delivery for each message on it: a handler that often needs
-longer for a mail needs a higher consumer_timeout. Source: AMB-21.
-"""
+longer for a mail needs a higher consumer_timeout. Source: AMB-21."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ nodes, the copies of queues and their policies, and users.
 
 Its numbers are as old as RabbitMQ's collect_statistics_interval (5 s by default).
 
-A vhost of RabbitMQ: the connections of a process, and the delay queues of all mail queues.
-"""
+A vhost of RabbitMQ: the connections of a process, and the delay queues of all mail queues."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence

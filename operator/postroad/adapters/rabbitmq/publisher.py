@@ -13,8 +13,7 @@ of being sent; and beyond a limit, the publisher sends that queue no more.
 Channels for requests that are awaited, kept for the next ones.
 
 To open and close a channel takes two round trips, and RabbitMQ a process: as much as to declare an
-exchange.
-"""
+exchange."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ The claim is an exchange that carries no message. Of the arguments of an exchang
 again, RabbitMQ compares `alternate-exchange` alone: so that one holds the token, and a second
 claimant gets 406, whose text has the token that holds. RabbitMQ cuts the text at 255 octets, and
 with it the token where names are long. The whole claimant is an argument that only the management
-API shows. Source: ADR 0040.
-"""
+API shows. Source: ADR 0040."""
 
 import json
 import re

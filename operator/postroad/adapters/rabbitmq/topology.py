@@ -3,8 +3,7 @@ of a vhost share: describes, declares, counts and deletes them.
 
 All queues are quorum queues. Dead-lettered messages, and delayed ones whose time is over, move to
 their next queue at least once: RabbitMQ keeps each until that queue has it, which needs
-`x-overflow: reject-publish`. Source: 000 Decision; ADR 0011; ADR 0031.
-"""
+`x-overflow: reject-publish`. Source: 000 Decision; ADR 0011; ADR 0031."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

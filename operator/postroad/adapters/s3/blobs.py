@@ -3,8 +3,7 @@
 Uploads content of any size with little memory.
 
 Content of one part goes in one request; longer content goes part by part, and an error aborts the
-upload, so that a key never shows a part of a mail.
-"""
+upload, so that a key never shows a part of a mail."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ Empties and deletes buckets, of which some keep the versions of deleted objects.
 
 A deletion without a version leaves the bytes in a bucket with versioning, under a delete marker. So
 there each version is deleted by its id. Where the account may not, the objects are deleted all the
-same, and what stays is an error that names the rights.
-"""
+same, and what stays is an error that names the rights."""
 
 from __future__ import annotations
 

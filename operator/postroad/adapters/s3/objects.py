@@ -1,8 +1,7 @@
 """Single objects, through obstore: the hot path of every mail.
 
 A request costs a quarter of boto3's CPU and no Python thread (ADR 0010). Rare requests with many
-options (buckets, listings, uploads in parts) go through boto3.
-"""
+options (buckets, listings, uploads in parts) go through boto3."""
 
 from __future__ import annotations
 

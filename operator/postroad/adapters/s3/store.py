@@ -2,8 +2,7 @@
 
 boto3 blocks, so its calls run in a pool of threads, whose number bounds the requests in flight.
 Every call ends within its timeouts and one repetition, also when the server hangs. Hazard: a call
-whose waiter was cancelled goes on in its thread.
-"""
+whose waiter was cancelled goes on in its thread."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """`postroad config show|history|check|adopt`: the configuration history of a queue's view, as
-Cassandra has it; its advice and outcomes as text.
-"""
+Cassandra has it; its advice and outcomes as text."""
 
 import asyncio
 import json
@@ -180,8 +179,7 @@ def wanting(command: Callable[..., Any]) -> Callable[..., Any]:
 def config() -> None:
     """See and check how a queue's view is configured, and what it was configured before.
 
-    QUEUE is NAMESPACE.NAME or distributed://NAMESPACE.NAME (default: POSTROAD_QUEUE).
-    """
+    QUEUE is NAMESPACE.NAME or distributed://NAMESPACE.NAME (default: POSTROAD_QUEUE)."""
 
 
 @config.command()
@@ -235,8 +233,7 @@ def check(queue: str, given: Given, as_json: bool) -> None:
     """Show what a change would lead to; what is not given stays. Exits with 1 when refused.
 
     Adds which window and bucket count suit the mail that the view knows of, and why: advice, which
-    changes neither the queue nor the exit code.
-    """
+    changes neither the queue nor the exit code."""
 
     async def look(opened: ConfigurationOf) -> bool:
         events = (await opened.history.load()).events
@@ -266,8 +263,7 @@ def adopt(queue: str, reason: str, status: TextIO | None, given: Given, as_json:
     """Record how a queue is configured whose history was lost, restored or forked.
 
     What the resource's status remembers is brought back first; without other options, its last
-    configuration is adopted. Nothing that rows are known to lie under may become unreachable.
-    """
+    configuration is adopted. Nothing that rows are known to lie under may become unreachable."""
     try:
         entries = entries_of(json.loads(status.read())) if status else []
     except (ValueError, TypeError, AttributeError) as error:

@@ -2,8 +2,7 @@
 
 A pod of the queue has its servers, credentials and certificates; an administrator needs none of
 them, only the right to `exec` there. Where no pod runs, one is made for the command: it has what
-that needs of a worker's pod, sleeps meanwhile, and ends by itself after an hour.
-"""
+that needs of a worker's pod, sleeps meanwhile, and ends by itself after an hour."""
 
 import copy
 import secrets

@@ -5,8 +5,7 @@ resource with `kubectl` itself, so that its contexts and credentials are the use
 A field that a manifest leaves out keeps its stored value, unless the same applier named it before:
 then it is removed, and the API server fills in the default. So the defaults of this release are no
 guide to what an apply changes. The rules are those of kubectl's three-way merge
-(https://kubernetes.io/docs/tasks/manage-kubernetes-objects/declarative-config/).
-"""
+(https://kubernetes.io/docs/tasks/manage-kubernetes-objects/declarative-config/)."""
 
 import json
 import os
@@ -115,8 +114,7 @@ def adopt_resource(
 ) -> None:
     """Record how the queue NAME is configured whose history was lost, restored or forked.
 
-    Brings back to Cassandra (POSTROAD_CASSANDRA_*) what the resource's status remembers.
-    """
+    Brings back to Cassandra (POSTROAD_CASSANDRA_*) what the resource's status remembers."""
     namespace = kubectl.default_namespace()
     entries = configuration.entries_of(kubectl.require(name, namespace))
     configuration.record_adoption(
@@ -146,8 +144,7 @@ def plan(kubectl: Kubectl, manifests: tuple[BinaryIO, ...], from_view: bool, as_
 
     Nothing is changed. A field that a manifest leaves out keeps its stored value, as it does with
     kubectl apply, unless the last apply named it. Exits with 1 when one of them would be refused,
-    for CI in GitOps repositories; with 75 when that cannot be found out now.
-    """
+    for CI in GitOps repositories; with 75 when that cannot be found out now."""
     accepted = []
     for resource in mail_queues(manifests):
         queue = queue_of(resource, kubectl)

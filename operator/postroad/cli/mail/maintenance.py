@@ -46,8 +46,7 @@ async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) 
     """Run maintenance: advance browse start, clean drained slices, refresh expiring rows, process
     the dead queue.
 
-    Cleanup waits a lease after browse start moved, so it needs --every.
-    """
+    Cleanup waits a lease after browse start moved, so it needs --every."""
     if lost is not None:
         await _accept_loss(queue, lost)
     if every is None:
@@ -94,8 +93,7 @@ async def audit(queue: MailQueue, repair: bool, adopt: bool, as_json: bool) -> N
     """List the objects that no mail needs, oldest first.
 
     Maintenance finds and deletes them within hours. Objects younger than the longest upload
-    (6 hours) are left out. Without --repair, nothing is written.
-    """
+    (6 hours) are left out. Without --repair, nothing is written."""
     judge = getattr(queue, "audit", None)
     if judge is None:
         raise click.UsageError("a queue of this engine has no objects: use postroad verify DIR")
@@ -135,8 +133,7 @@ def verify(root: Path, as_json: bool) -> None:
     """Check the log and the waiting mails of the store in DIR, and change nothing.
 
     Each lane of the log is read up to its first invalid frame; unreadable records before it are
-    listed. Exit code 1 for damage.
-    """
+    listed. Exit code 1 for damage."""
     report = verify_directory(root)
     values = {
         "mails": report.mails if report.is_determined else None,
@@ -159,8 +156,7 @@ def verify(root: Path, as_json: bool) -> None:
 def dump(root: Path) -> None:
     """Print the checkpoint and the records of the log in DIR, one JSON object a line.
 
-    An unreadable record is listed as such; the output ends at the first invalid frame.
-    """
+    An unreadable record is listed as such; the output ends at the first invalid frame."""
     for record in dump_directory(root):
         click.echo(json_line(record))
 
@@ -172,8 +168,7 @@ def rebuild(root: Path, as_json: bool) -> None:
     """Write a new log for the store in DIR from its spool files.
 
     The old log is kept in DIR/quarantine. This loses no mail; some may be delivered twice.
-    Exit code 1 when spool files of mails that may wait are damaged.
-    """
+    Exit code 1 when spool files of mails that may wait are damaged."""
     done = asyncio.run(rebuild_directory(root))
     values = {
         "mails": done.mails,
@@ -223,8 +218,7 @@ def erase(
     """Erase a queue: its messages, its bytes, its rows with dead letters and history.
 
     For what a deletion left behind, by the entry of ConfigMap postroad-orphans. It may be stopped
-    and called again; the exit code is 75 while a server does not answer.
-    """
+    and called again; the exit code is 75 while a server does not answer."""
     asyncio.run(_run(url, confirm, chosen, namespace, as_json=as_json))
 
 

@@ -1,6 +1,5 @@
 """Commands that list, count, show and change what waits: `browse show size ages dead-letters`,
-one for each `Operation`, and `purge republish`.
-"""
+one for each `Operation`, and `purge republish`."""
 
 import asyncio
 import sys

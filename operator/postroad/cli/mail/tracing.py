@@ -70,8 +70,7 @@ def trace(
 
     The attempt log, which workers write where POSTROAD_WORKER_ATTEMPT_LOG names a folder, has the
     attempts at delivering them (addresses: with POSTROAD_WORKER_ATTEMPT_LOG_ADDRESSES=true). The
-    lake of a queue has every entry of them, and the view what the lake has not yet.
-    """
+    lake of a queue has every entry of them, and the view what the lake has not yet."""
     if within is not None:
         if since is not None:
             raise click.UsageError("give --from or --within")

@@ -47,8 +47,7 @@ def archive(request: LakeRequest, patience: timedelta, *, as_json: bool) -> None
     The first run switches the archive on. From then on cleanup waits for it, for a quarter of the
     lifetime of rows; a store in a directory keeps segments for it in DIR/archive, for 7 days, up
     to 1 GiB. A run may be stopped and repeated at any time. --from and --to are starts of slices;
-    without them all are archived.
-    """
+    without them all are archived."""
     settings, first, before = from_environment(), request.first, request.before
     local = spark.lake_directory(request.url, request.folder)
     if local is not None and (first is not None or before is not None):

@@ -1,6 +1,5 @@
 """Jobs over the servers of a queue: its waiting mail counted or changed, and what is wrong between
-them.
-"""
+them."""
 
 import asyncio
 from collections import Counter

@@ -111,8 +111,7 @@ def report(place: Path, request: LakeRequest) -> None:
     """Write a page into a directory: traffic, time to delivery, destinations, waiting mail by age,
     mails a slice. index.html has its pictures in itself; they lie beside it as PNGs too.
 
-    The files of an earlier report are replaced.
-    """
+    The files of an earlier report are replaced."""
     if find_spec("matplotlib") is None:
         raise NotInstalled(
             "matplotlib is missing", hint="install postroad with the extra `pipeline`"

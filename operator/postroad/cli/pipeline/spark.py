@@ -1,6 +1,5 @@
 """Runs a job of the pipeline on Spark: what must be installed, key stores for Java, the queue, and
-the summary that the operator reads in the end.
-"""
+the summary that the operator reads in the end."""
 
 from __future__ import annotations
 

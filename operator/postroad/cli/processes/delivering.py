@@ -1,6 +1,5 @@
 """Delivers the mail of a queue while the process runs: by settings, and by a file of delivery that
-may change meanwhile.
-"""
+may change meanwhile."""
 
 from __future__ import annotations
 

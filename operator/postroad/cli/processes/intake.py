@@ -4,8 +4,7 @@ Python process uses one core.
 The children share the listening sockets, which they inherit, and reply 250 only after `enqueue`
 returned. With an embedded queue that this process owns, they also inherit the lock on its store and
 store the mails themselves (`embedded/rpc/receiver.py`).
-They end when this process does, even by a crash, because their standard input then ends.
-"""
+They end when this process does, even by a crash, because their standard input then ends."""
 
 import asyncio
 import os
@@ -83,8 +82,7 @@ def intake(
     """Accept mail over SMTP into a queue, until SIGTERM.
 
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
-    POSTROAD_HEALTH_PORT; 0: any free one).
-    """
+    POSTROAD_HEALTH_PORT; 0: any free one)."""
     settings = within_descriptors(with_clients(from_environment(), listen, relay_from))
     listening = dict.fromkeys(inherited, False) | dict.fromkeys(inherited_tls, True)
     long_running.run(settings, _receive(settings, url, create, listening, lock))

@@ -6,8 +6,7 @@ needs no such end. Source: AMB-22.
 
 Every worker runs rounds of maintenance, so that a queue needs no process of its own for it. Every
 intake runs them too, more seldom, because a queue may have no worker. Rounds of several processes
-do not harm one another, and jitter keeps them apart.
-"""
+do not harm one another, and jitter keeps them apart."""
 
 import asyncio
 import contextlib

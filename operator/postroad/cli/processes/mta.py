@@ -56,8 +56,7 @@ def mta(
     With embedded:///DIR it needs no server; a missing directory is created.
 
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
-    POSTROAD_HEALTH_PORT; 0: any free one).
-    """
+    POSTROAD_HEALTH_PORT; 0: any free one)."""
     if receivers and url.startswith("memory:"):
         raise InvalidSettings(
             "receivers cannot reach a queue in the memory of this process",

@@ -117,8 +117,7 @@ def operator(
     """Reconcile QueueClusters and MailQueues, until SIGTERM.
 
     Needs no storage of its own: Cassandra has the configuration histories, and each resource's
-    status what was found. Of several, one leads, and the others stand by.
-    """
+    status what was found. Of several, one leads, and the others stand by."""
     try:
         from postroad.controller.run import controller, program
     except ModuleNotFoundError as error:

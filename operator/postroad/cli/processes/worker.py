@@ -1,6 +1,5 @@
 """`postroad worker`: delivers the mail of a queue to a next hop, by routes, or to a program; the
-options of all commands that deliver.
-"""
+options of all commands that deliver."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -135,8 +134,7 @@ def worker(
     or --function), until SIGTERM.
 
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
-    POSTROAD_HEALTH_PORT; 0: any free one).
-    """
+    POSTROAD_HEALTH_PORT; 0: any free one)."""
     settings = within_descriptors(with_delivery(from_environment(), concurrency, delivery, more))
     run(settings, _deliver(settings, url, hop_of(relay, tls), create))
 

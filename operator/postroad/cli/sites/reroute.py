@@ -63,8 +63,7 @@ async def reroute(
     """Let the mail of a site or a domain go elsewhere for a time.
 
     Workers obey within seconds. Mail that a connection has goes on; mail that waits for its next
-    attempt comes by itself, or by `postroad flush`. It outlives restarts of workers.
-    """
+    attempt comes by itself, or by `postroad flush`. It outlives restarts of workers."""
     of, name = _named(site, domain)
     shared_state = shared_state_of(queue)
     if end:

@@ -67,8 +67,7 @@ def route(
 
     Asks DNS (and the web server of a domain, for its MTA-STS policy, where a rule
     honours them), and connects to no next hop. Exit code 0: there is a route for each address; 1:
-    mail for one fails; 75: none fails, one is deferred.
-    """
+    mail for one fails; 75: none fails, one is deferred."""
     routing = RoutingSettings() if delivery is None else _routing_in(delivery)
     reverse_path = None if sender in ("", NULL_SENDER) else sender
     requests = [RouteRequest(_domain_in(each), reverse_path, tenant) for each in addresses]
@@ -170,8 +169,7 @@ _MAX_STRING = 255
 def signing(file: Path, as_json: bool) -> None:
     """Check the keys of a FILE of delivery, and print the TXT records for DNS.
 
-    In the form of zone files. Asks no name server.
-    """
+    In the form of zone files. Asks no name server."""
     for name, key in selected_keys(file):
         kind, public = key.public
         record = f"v=DKIM1; k={kind}; p={public}"
@@ -204,8 +202,7 @@ def classify(file: Path | None, as_json: bool, text: tuple[str, ...]) -> None:
     """Print the class of a refusal, and the row and the source that decided.
 
     TEXT is the reply of a next hop with its codes; without it, or as -, each line of the standard
-    input is one.
-    """
+    input is one."""
     found = from_environment().worker.delivery_file if file is None else file
     own = () if found is None else read_delivery(found).bounce_rules
     if text and text != ("-",):

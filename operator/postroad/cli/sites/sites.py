@@ -108,8 +108,7 @@ async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str)
     """Send no mail to a SITE, as `postroad sites` and the attempt log name it.
 
     Workers obey within seconds. Mail that a connection has goes on; all other mail for the site
-    waits, without an attempt.
-    """
+    waits, without an attempt."""
     if not timedelta(seconds=1) <= duration <= MAX_SUSPENSION:
         raise InvalidInput(
             f"a site is suspended for 1s to {format_duration(MAX_SUSPENSION)}: repeat the"
@@ -135,8 +134,7 @@ async def resume(queue: MailQueue, site: str) -> None:
     """Send mail to a suspended SITE again.
 
     Mail that was deferred comes by itself within half an hour, or by `postroad flush` once workers
-    have read it, which takes five seconds.
-    """
+    have read it, which takes five seconds."""
     shared_state = shared_state_of(queue)
     was = site in await suspensions_of(shared_state)
     await shared_state.take_down(Topic.SUSPENSIONS, site)

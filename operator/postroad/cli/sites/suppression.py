@@ -80,8 +80,7 @@ def suppression() -> None:
     """Addresses that are not mailed, by tenant.
 
     Workers look at the list where the file of delivery has `suppression`. Addresses are compared
-    without regard to case.
-    """
+    without regard to case."""
 
 
 @suppression.command()
@@ -154,8 +153,7 @@ async def import_(
     """Put the addresses of a FILE (-: standard input) on the list: one a line, or what `export`
     printed; empty lines and those with # are passed over.
 
-    A wrong line ends it; the lines before are on the list then, and may be imported again.
-    """
+    A wrong line ends it; the lines before are on the list then, and may be imported again."""
     at, why = MachineClock().now(), checked_reason(reason)
     kept, total = suppression_list_of(queue), 0
     portion: list[SuppressedAddress] = []

@@ -3,8 +3,7 @@ keyspaces, queues in RabbitMQ, buckets.
 
 The record stands at each server. A claimant takes no object of another one, unless the other one
 is gone, or lost the keyspace to this one, or an administrator lets this one adopt the object.
-Source: ADR 0040.
-"""
+Source: ADR 0040."""
 
 import asyncio
 import json

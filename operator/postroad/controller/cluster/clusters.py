@@ -172,8 +172,7 @@ class Clusters:
 
         Raises: ClusterNotFound, ClusterNotAllowed, QuotaExceeded,
         AmbientCredentialsDenied, CredentialsMissing, CertificateUnusable, ResourceConflict,
-        KubernetesError.
-        """
+        KubernetesError."""
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
         if is_assigned_elsewhere(found, self.namespaces):

@@ -2,8 +2,7 @@
 
 A MailQueue with `deletionPolicy: Delete` has it before anything is made for it on the servers. Its
 QueueCluster has it as long as such a MailQueue refers to it, because the deletion needs its
-servers. Every other resource can be deleted while no operator runs.
-"""
+servers. Every other resource can be deleted while no operator runs."""
 
 from collections.abc import Sequence
 

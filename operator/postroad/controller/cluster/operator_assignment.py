@@ -5,8 +5,7 @@ An operator of some namespaces sees their MailQueues alone. Tables computed over
 fit the others, and a QueueCluster that none of these uses would be let go. So an operator
 leaves a QueueCluster and its MailQueues alone while the operator that it is assigned to watches a
 namespace that this one does not. The API server decides between two at once, by the version of the
-status.
-"""
+status."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -3,8 +3,7 @@
 Every step is decided from facts that are read anew, so that the next reconcile goes on where one
 was broken off. Source: ADR 0042.
 
-The Secret with a MailQueue's user at RabbitMQ: what it tells, and its manifest.
-"""
+The Secret with a MailQueue's user at RabbitMQ: what it tells, and its manifest."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Places of MailQueues, and of their workers, under the quota of their QueueCluster.
 
 A quota takes nothing away: MailQueues that have a configuration keep their places, and Deployments
-their replicas, also when the quota is made smaller. What comes last is refused.
-"""
+their replicas, also when the quota is made smaller. What comes last is refused."""
 
 from __future__ import annotations
 

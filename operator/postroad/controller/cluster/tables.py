@@ -1,8 +1,7 @@
 """Decides the options of a cluster's tables, and which queues fit their row lifetime: pure.
 
 The windows that a queue's history accepted bind the tables, because its rows lie in them. What a
-queue merely wants binds no table: where it does not fit, that queue alone is refused.
-"""
+queue merely wants binds no table: where it does not fit, that queue alone is refused."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
 """MailQueues that use a QueueCluster: those that refer to it, of namespaces that it allows, as many
-as its quota has places for.
-"""
+as its quota has places for."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,8 +1,7 @@
 """Logs what the operator does. Each line names the resource whose reconcile did it.
 
 Reads, and what a reconcile finds as it should be, get no line, so that a cluster at rest logs
-nothing.
-"""
+nothing."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

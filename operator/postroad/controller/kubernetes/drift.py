@@ -3,8 +3,7 @@ user's partial PodTemplateSpec into the operator's, as `kubectl patch` does (str
 
 The comparison covers the wanted fields alone, because the API server adds defaults and other
 managers add fields. The hash in an annotation covers fields that were applied and are no longer
-wanted.
-"""
+wanted."""
 
 import hashlib
 import json

@@ -5,8 +5,7 @@ one neither stops the other nor deletes what runs.
 
 Who wrote the replicas of a Deployment last does not tell whether an autoscaler owns them: one that
 is deleted leaves its name in `managedFields`, and some write under names of their own. So the
-autoscalers themselves are asked, but only about a Deployment whose scale another process wrote.
-"""
+autoscalers themselves are asked, but only about a Deployment whose scale another process wrote."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

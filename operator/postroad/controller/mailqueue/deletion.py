@@ -4,8 +4,7 @@ A step is a few seconds; then other resources are reconciled. How far the deleti
 status, so that another operator goes on. Nothing ends it early but an administrator's annotation,
 after which what is left stands in a list.
 Mail that waits is deleted only when that is confirmed; pods end before the objects on the servers
-are deleted, because a running pod would create them again. Source: ADR 0044.
-"""
+are deleted, because a running pod would create them again. Source: ADR 0044."""
 
 from collections.abc import Sequence
 from contextlib import suppress

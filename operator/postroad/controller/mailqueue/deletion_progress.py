@@ -3,8 +3,7 @@
 The status is all that an operator needs to go on with a deletion that another one began. It asks
 no server again about a part that is done; the servers show how far the other parts are.
 
-Confirmation of the deletion of mail that waits: pure.
-"""
+Confirmation of the deletion of mail that waits: pure."""
 
 from __future__ import annotations
 

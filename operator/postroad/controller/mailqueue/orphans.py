@@ -2,8 +2,7 @@
 
 It outlives the MailQueue, its namespace and its QueueCluster, whose servers may be gone. `postroad
 erase` finishes an entry and takes it off. A MailQueue that is made anew under the name takes over
-what was left, and its entry with it.
-"""
+what was left, and its entry with it."""
 
 from __future__ import annotations
 

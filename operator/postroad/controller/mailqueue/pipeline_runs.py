@@ -1,8 +1,7 @@
 """Results of the jobs of a pipeline: fields of the status of a MailQueue, and a finding.
 
 A run writes a summary in the end, which Kubernetes keeps with its pod; one that failed leaves the
-end of its log there.
-"""
+end of its log there."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,7 @@
 """Creates what a MailQueue needs on its servers: queues, bucket, tables, configuration.
 
 The configuration is recorded in the view's history before the operator acts on it, so that after a
-crash between any two steps the history shows what is left to do. Source: ADR 0005.
-"""
+crash between any two steps the history shows what is left to do. Source: ADR 0005."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ when a difference is worth a write.
 An engine is made for each use, because a thousand of them would have 10 MB: of a queue is kept what
 it last read of the configuration, and its counts. Engines share the connections of their cluster,
 and consume no mail. A status is not written for the age of its metrics alone, so that queues at
-rest cost no writes.
-"""
+rest cost no writes."""
 
 from __future__ import annotations
 

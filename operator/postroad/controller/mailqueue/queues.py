@@ -1,8 +1,7 @@
 """Reconciles MailQueues in a line: facts, decision, deeds, status, one write.
 
 The status is written last, from the findings, so that the next reconcile repairs a crash anywhere.
-Source: ADR 0006, 0034.
-"""
+Source: ADR 0006, 0034."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """Decides how much of a resource a reconcile carries out: pure.
 
 The decision compares facts: what the resource depends on now, with what the last reconcile that
-succeeded saw of it. So a failed reconcile loses nothing, and an event only chooses the moment.
-"""
+succeeded saw of it. So a failed reconcile loses nothing, and an event only chooses the moment."""
 
 from __future__ import annotations
 

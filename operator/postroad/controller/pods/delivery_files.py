@@ -6,8 +6,7 @@ pod is replaced. Secrets that it names are mounted whole, a folder each, so that
 one replaces none either. Of objects with authorities, `ca.crt` alone is mounted.
 
 Checks the Secrets that `spec.delivery` and the relay of a MailQueue name, before its pods mount
-them.
-"""
+them."""
 
 from __future__ import annotations
 

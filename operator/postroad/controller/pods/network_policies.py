@@ -1,8 +1,7 @@
 """Builds the NetworkPolicies of a MailQueue's pods, from what they connect to: pure.
 
 A destination is a port at any address, because a policy knows no host names. Policies add up, so
-that a proxy or a further container gets what it needs by one of the user's own.
-"""
+that a proxy or a further container gets what it needs by one of the user's own."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,8 +1,7 @@
 """Builds what runs the jobs of a MailQueue's pipeline: pure.
 
 A CronJob for each scheduled job. Its pod runs Spark by itself; with executors it is Spark's driver,
-and makes pods that it owns, by a ServiceAccount of its own. Source: ADR 0053.
-"""
+and makes pods that it owns, by a ServiceAccount of its own. Source: ADR 0053."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,7 @@
 
 Pods keep to Pod Security's `restricted` profile with a read-only root, get their settings from the
 queue's ConfigMap and credentials from files of the cluster's Secrets, which they read again when
-these change, and serve probes and metrics on one port.
-"""
+these change, and serve probes and metrics on one port."""
 
 import itertools
 from collections.abc import Mapping

@@ -3,8 +3,7 @@
 What a user changes, replaces the pods of that MailQueue at once. A newer operator would replace
 those of all MailQueues together: so each waits until it is granted one of the `upgrades.atOnce`
 places of its QueueCluster. The mark at its Deployments shows the grant to the next operator.
-Source: ADR 0043.
-"""
+Source: ADR 0043."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -4,8 +4,7 @@ reconcile reads its state anew.
 Assigns resources to operators, by the class that its QueueCluster names.
 
 One operator of a class leads, so that no two have effects on one QueueCluster, or on a MailQueue
-that refers to it. The class of a QueueCluster cannot be changed. Source: ADR 0041.
-"""
+that refers to it. The class of a QueueCluster cannot be changed. Source: ADR 0041."""
 
 from collections.abc import Mapping
 from typing import Any

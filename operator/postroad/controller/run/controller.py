@@ -3,8 +3,7 @@
 Each reconcile reads the state of its resource anew, and finds out from facts how much is to do
 (`scope`).
 
-Follows what happens to the kinds that reconciles depend on.
-"""
+Follows what happens to the kinds that reconciles depend on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Carries out an election: reads and writes the Lease, and moves the fence.
 
 Its client of the API server is not the reconciles': theirs may be busy with slow requests, and is
-behind the fence. Source: ADR 0041.
-"""
+behind the fence. Source: ADR 0041."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -11,8 +11,7 @@ Holds effects back while this process does not hold the Lease.
 
 Each adapter asks the fence just before a request leaves, because the process may be suspended
 anywhere before that. A fence that was shut stays shut. Where a thread or the event loop hangs, so
-that an effect might pass, the watchdog ends the process. Source: ADR 0041.
-"""
+that an effect might pass, the watchdog ends the process. Source: ADR 0041."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Asks the API server for the rights without which no condition can name what is missing.
 
 A watch that is refused has no answer by which the operator could see that it sees nothing; a status
-that cannot be read or written keeps its conditions; without its Lease the operator writes none.
-"""
+that cannot be read or written keeps its conditions; without its Lease the operator writes none."""
 
 import asyncio
 import signal

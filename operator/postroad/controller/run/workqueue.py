@@ -7,8 +7,7 @@ wait for the children of a thousand others, which roll; periodic reconciles go l
 urgency, keys of different servers go in turn.
 
 Keys whose reconciles need the same servers hold a bounded number of tasks together, so that
-servers that hang do not stop the reconciles of other ones.
-"""
+servers that hang do not stop the reconciles of other ones."""
 
 import asyncio
 import heapq

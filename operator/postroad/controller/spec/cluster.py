@@ -1,8 +1,7 @@
 """The spec of a QueueCluster as Python reads it.
 
 `crds/queueclusters.yaml` has the same in OpenAPI; a test keeps the two equal. `spec_of` gives the
-hosts names that every namespace resolves.
-"""
+hosts names that every namespace resolves."""
 
 import re
 from collections.abc import Mapping

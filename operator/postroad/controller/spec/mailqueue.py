@@ -2,8 +2,7 @@
 
 `crds/mailqueues.yaml` has the same in OpenAPI; a test keeps fields, defaults, bounds and
 descriptions equal. Rules that need the accepted configuration (a window must divide the accepted
-one) stand in `domain.configuration`.
-"""
+one) stand in `domain.configuration`."""
 
 from __future__ import annotations
 

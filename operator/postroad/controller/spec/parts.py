@@ -4,8 +4,7 @@ Namespaces that a QueueCluster allows: the part of its spec, and what follows fr
 
 Checks a cron expression as the API server does, so that a bad one is named by its field.
 
-Source: Kubernetes documentation (CronJob, Schedule syntax).
-"""
+Source: Kubernetes documentation (CronJob, Schedule syntax)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ what, as which account, and behind which Service.
 
 What Kubernetes itself defines is passed on as it is: the CRD types it down to the level where a
 misspelt name would be dropped silently, and what lies deeper is checked when the pods are made.
-Source: ADR 0081.
-"""
+Source: ADR 0081."""
 
 from __future__ import annotations
 

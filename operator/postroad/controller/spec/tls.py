@@ -2,8 +2,7 @@
 that pods read to connect.
 
 Each server has authorities of its own. A mode never follows from what a Secret holds, so that a
-Secret which loses a key ends connections, and encrypts none of them less.
-"""
+Secret which loses a key ends connections, and encrypts none of them less."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,7 @@
 """Runs the work behind one condition, and turns its errors into a finding.
 
 A server's error is a finding, not a failure of the reconcile, so that the work behind the other
-conditions goes on.
-"""
+conditions goes on."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping

@@ -2,8 +2,7 @@
 
 A *finding* is the result of one reconcile; a condition adds the instant of its last change. Ready
 is always there; Reconciling and Stalled only while they are true, and never both. Reconciling: the
-operator tries again. Stalled: only a change of a resource, a Secret or a server can help.
-"""
+operator tries again. Stalled: only a change of a resource, a Secret or a server can help."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,7 @@ follows from what it reports. Of all Events about an object, a burst is posted a
 what flaps for a day costs the API server no more. The numbers are those of client-go's recorder.
 
 A reconcile that fails writes no status, and the one from before may be wrong by then: its resource
-gets Ready=Unknown, an Event where the API server takes no status, and a metric.
-"""
+gets Ready=Unknown, an Event where the API server takes no status, and a metric."""
 
 from __future__ import annotations
 

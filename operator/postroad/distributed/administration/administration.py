@@ -4,8 +4,7 @@ ends them.
 
 Each changes the mails that waited when it began, and never its own replacements. Of entries that
 another reader of the view found, by their keys, each row and mark is read again, so that what ended
-or was replaced meanwhile is met as by any operation.
-"""
+or was replaced meanwhile is met as by any operation."""
 
 from __future__ import annotations
 

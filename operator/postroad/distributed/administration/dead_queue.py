@@ -10,8 +10,7 @@ A claim excludes a requeue meanwhile. The bytes are deleted only while no other 
 the claim since the dead letter was read, and while the entry's mark still shows that the entry was
 given up: a suspended process may have written the dead letter after the entry had ended otherwise.
 Else the audit decides, as it does for what a discard that stopped half way leaves, and for dead
-letters that are old enough to have come back with a server which missed their deletion.
-"""
+letters that are old enough to have come back with a server which missed their deletion."""
 
 import hashlib
 from collections.abc import AsyncGenerator

@@ -4,8 +4,7 @@ A watermark may be set only where no more rows come, so it stays a grace period 
 (invariant 7); mails with younger entries are removed one by one. Then the bytes of all entries at
 or below the watermarks are deleted, by the hundreds, and replacements under way are followed to
 their successors. A slice can only be drained after its purged blobs are deleted, so the drain check
-completes interrupted purges. Safe to run several times at once. Source: ADR 0014.
-"""
+completes interrupted purges. Safe to run several times at once. Source: ADR 0014."""
 
 from __future__ import annotations
 

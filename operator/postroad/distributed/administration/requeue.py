@@ -3,8 +3,7 @@
 The new entry's key is written into the dead letter first, and its message once its row is in: so a
 requeue that stopped half way continues with the same entry, or ends it when its row may have come
 too late, and it can tell an entry that is over from one that never existed. A claim keeps two
-processes from requeueing the same dead letter. Source: ADR 0018.
-"""
+processes from requeueing the same dead letter. Source: ADR 0018."""
 
 from dataclasses import replace as copy
 from uuid import UUID

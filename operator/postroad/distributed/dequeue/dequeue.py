@@ -3,8 +3,7 @@
 A server that is away makes a reference wait here, with backoff, within the consumer's prefetch
 (invariant 9). A reference that waits while others are served, or that waited for long, goes through
 the delay queues meanwhile: others use its place in the prefetch, and a broker that gets no ack for
-half an hour takes the consumer for broken.
-"""
+half an hour takes the consumer for broken."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ ready is handed out first.
 Order is roughly that of arrival: of those that are ready, the earliest leaves first, and one that
 waits for a server delays none behind it (invariant 8). References being dispatched and items in
 flight together are at most the prefetch, also when the broker's channel is lost and the next one
-brings as many again (invariant 11).
-"""
+brings as many again (invariant 11)."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ Time that a reference which waits for a server keeps its place in its consumer's
 While no server answers, it keeps the place: no other reference would do better there. While others
 are served (one partition of the view has lost its replicas, one delay queue its quorum), it is
 deferred through the delay queues after seconds, and the place is free. Deferring also keeps
-RabbitMQ's log short, which cannot be cut off behind a message that is held.
-"""
+RabbitMQ's log short, which cannot be cut off behind a message that is held."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ releases have to agree on come from `domain/configuration/rollout.py`.
 
 Waiting for servers that are away: longer each time, with jitter.
 
-Work on many mails: several at once, never all, begun in their order.
-"""
+Work on many mails: several at once, never all, begun in their order."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -26,8 +25,7 @@ class Timing:
     A row is inserted at most `deadline` after its id was made, by a clock at most `skew` from the
     view's; a second clock decides that it is late; a third closes its slice. The view's time may
     differ by `AGREEING` between readings of different hosts. So three times the skew, that and the
-    deadline must fit into the grace period (invariant 7).
-    """
+    deadline must fit into the grace period (invariant 7)."""
 
     deadline: timedelta = timedelta(seconds=20)
     """From an id to its row (replacements) or to the confirm of its message (enqueue)."""

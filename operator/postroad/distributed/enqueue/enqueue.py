@@ -6,8 +6,7 @@ The first takes the key for its entry, queues the mail as any other, and then no
 accepted. An enqueue that finds the key taken by an entry that is not accepted waits until that is
 settled. When the other one can no longer succeed, the view decides: a row without an ending gets a
 successor, which has a message for certain, and is accepted; an entry without a row is withdrawn, so
-that a row or message that comes late meets a mark, and the key is taken over. Source: ADR 0045.
-"""
+that a row or message that comes late meets a mark, and the key is taken over. Source: ADR 0045."""
 
 from __future__ import annotations
 

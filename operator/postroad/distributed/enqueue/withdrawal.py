@@ -6,8 +6,7 @@ may be delivered once beside what the sender sends again (invariant 1).
 
 Withdrawn enqueues that are looked at again, because a consumer may have had the mail in flight
 when it was withdrawn, without a claim yet. The caller has got its error, so a mail that is
-delivered all the same is counted (invariant 1).
-"""
+delivered all the same is counted (invariant 1)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence

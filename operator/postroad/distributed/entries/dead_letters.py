@@ -4,8 +4,7 @@ reason, and listed.
 Rows and marks that this release cannot decode are set aside, logged and counted, so that they delay
 no other mail. A row that is set aside still counts as live and keeps its slice; browsing and bulk
 operations leave it out. An entry whose ending is unknown is over, and keeps its slice too.
-Source: ADR 0017.
-"""
+Source: ADR 0017."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable

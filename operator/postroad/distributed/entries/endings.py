@@ -8,8 +8,7 @@ entry before browse start is over, and its mark may be cleaned away: no mark is 
 Errors of single mails in maintenance: each affects only its mail, and is logged and counted.
 
 A transient error may belong to a single mail too: one delay queue that is missing, one object that
-is not deleted. Only many such errors in a row show that a server is away, which ends the round.
-"""
+is not deleted. Only many such errors in a row show that a server is away, which ends the round."""
 
 import sys
 from collections.abc import Iterator

@@ -14,8 +14,7 @@ clock stood still (a virtual machine that its hypervisor paused) or was wrong in
 comparison of clocks shows. The mail was acknowledged, so it gets a new entry. Source: ADR 0016;
 invariant 7.
 
-The rows of a partition joined with the marks of their entries.
-"""
+The rows of a partition joined with the marks of their entries."""
 
 import heapq
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence

@@ -15,8 +15,7 @@ flight.
 Of a mail that is republished every minute while a delivery takes an hour, any entry may be the one
 in flight, so none is dropped for its age. An entry is dropped when its claim is free a redelivery
 delay after it was replaced: a consumer that had it before has ended or claimed it by then, and a
-message that comes later meets its mark. Source: ADR 0018; invariant 10.
-"""
+message that comes later meets its mark. Source: ADR 0018; invariant 10."""
 
 from dataclasses import replace as copy
 from uuid import UUID
@@ -159,8 +158,7 @@ async def insert_successor(engine: Engine, new: Entry) -> bool:
     finished the replacement, and the successor is over. Its row may have been cleaned away and is
     now back: it gets a mark, because a row without one is taken for late mail. The limits are read
     from the view, because to a paused machine its cached ones look fresh (ADR 0016). Raises:
-    ViewError.
-    """
+    ViewError."""
     await engine.view.insert(new)
     return not await _withdraw_if_passed(engine, new)
 

@@ -13,8 +13,7 @@ The audit believes the view, so it refuses a bucket whose owner object names ano
 
 Audits in maintenance: one portion of the bucket's objects at a time, by one process at a time.
 
-What an audit checks and deletes: `audit`. Source: ADR 0020.
-"""
+What an audit checks and deletes: `audit`. Source: ADR 0020."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator

@@ -5,8 +5,7 @@ only moves forward, because the limit is written with its own value as timestamp
 Source: 000 Decision (browseStart).
 
 Where a mail that waits stops it, the later slices are checked too, now and then: reads of waiting
-mail skip a slice that is marked drained, and its rows no longer look vanished when they expire.
-"""
+mail skip a slice that is marked drained, and its rows no longer look vanished when they expire."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta

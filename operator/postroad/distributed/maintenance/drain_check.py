@@ -3,8 +3,7 @@ purged.
 
 Drained is decided by joining rows and marks by id, never by their numbers (invariant 6). Numbers
 only guard the join: fewer rows than were counted at the close are rows that vanished, and rows that
-came while the join ran make it invalid.
-"""
+came while the join ran make it invalid."""
 
 import asyncio
 from collections import Counter

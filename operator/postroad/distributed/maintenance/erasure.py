@@ -5,8 +5,7 @@ rows slice by slice from content start on, under every configuration that its hi
 Limits move with the slices that are erased, so that a crash costs one step, and a queue that is
 taken over half erased misses nothing that it had counted.
 Limits, identity and history go last: without them the view cannot prove that the bytes are its
-own, nor find its rows. Source: ADR 0044.
-"""
+own, nor find its rows. Source: ADR 0044."""
 
 import asyncio
 from collections.abc import (

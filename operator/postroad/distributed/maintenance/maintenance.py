@@ -11,8 +11,7 @@ process has read newer limits, so a consumer that finds no mark finds the entry 
 (invariant 4).
 The next cleanup repeats what a failed one left, because content start did not move.
 In a queue that is archived, slices wait until they are (`archive_wait`).
-Source: 001 Decision.
-"""
+Source: 001 Decision."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta

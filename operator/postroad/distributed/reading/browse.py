@@ -2,8 +2,7 @@
 
 A mail that changes its entry while it is browsed could be missed (its old entry is seen replaced,
 its new row came after its page was read): so an entry that was replaced just before the browse
-began, or since, is followed to its successor. Source: 000 Decision (browse).
-"""
+began, or since, is followed to its successor. Source: 000 Decision (browse)."""
 
 from __future__ import annotations
 

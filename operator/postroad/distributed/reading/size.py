@@ -16,8 +16,7 @@ Ages: waiting mails by destination domain and age, as Postfix' qshape shows them
 
 A closed partition gets no more rows, so its mails are read again only when its version has changed;
 until then the cache keeps the moments at which they were accepted, eight octets for each mail. A
-mail that changes its entry during the count may be missing from it or be counted twice.
-"""
+mail that changes its entry during the count may be missing from it or be counted twice."""
 
 from __future__ import annotations
 

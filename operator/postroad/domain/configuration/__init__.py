@@ -4,5 +4,4 @@
 numbers the events; `documents` writes events for Cassandra and for the resource's status; `rollout`
 moves processes to a new version, readers first; `consistency` holds a status against the history;
 `advice` judges window and buckets by the mail. `postroad.configuration` reads and writes.
-Source: ADR 0005.
-"""
+Source: ADR 0005."""

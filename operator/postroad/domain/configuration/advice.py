@@ -4,8 +4,7 @@ never applied.
 A window cannot grow back and buckets cannot become fewer, so in doubt the advice is to keep the
 present values. Every configuration advised is one that `rules` accepts.
 Source: 000 Decision (about 10,000 mails in a slice of the users' maximum throughput; as many
-buckets as Cassandra has servers).
-"""
+buckets as Cassandra has servers)."""
 
 from __future__ import annotations
 

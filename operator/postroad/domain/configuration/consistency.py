@@ -6,8 +6,7 @@ another installation: postroad then decides nothing, because mail may lie where 
 remembers. An adoption records the configuration that an administrator gives. It first brings back
 what the status remembers, because a process with a lease may still write under the configuration
 before the adopted one, and readers must read there.
-Source: ADR 0005.
-"""
+Source: ADR 0005."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -118,8 +117,7 @@ def adopt(
 
     Raises: ConfigurationRefused when mail would become unreachable; InvalidInput without a
     conflict, without a configuration, or for a reason of more than `REASON_BYTES`; HistoryMissing
-    for a gap that the status does not fill.
-    """
+    for a gap that the status does not fill."""
     if history and find_conflict(history, status) is None:
         raise InvalidInput(
             "there is nothing to adopt: the history is there and nothing contradicts it"

@@ -1,8 +1,7 @@
 """Configurations and events as documents, as Cassandra and the resource's status keep them.
 
 A document is a JSON-able dict with camelCase keys. A status keeps the newest events and one fold in
-front of them, because the API server bounds an object; the complete history is in Cassandra.
-"""
+front of them, because the API server bounds an object; the complete history is in Cassandra."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta

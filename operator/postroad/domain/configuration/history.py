@@ -2,8 +2,7 @@
 
 A new configuration is judged against everything the history accepted, because mail still lies where
 an earlier configuration put it. `sequence` numbers all events, `version` the accepted
-configurations, both from 1 without gaps. Source: 000 Decision (eventSourcing); ADR 0005.
-"""
+configurations, both from 1 without gaps. Source: 000 Decision (eventSourcing); ADR 0005."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,7 @@ A version is *announced* when it is appended, *written* once `writing` reaches i
 its own monotonic clock, so no clocks are compared, and a process that starts later acts at once on
 what it reads. No process acts on a read older than the lease, and two steps are at least a lease
 apart, so any two processes are at most one step apart.
-Source: 000 Decision (only the values that may change); ADR 0005.
-"""
+Source: 000 Decision (only the values that may change); ADR 0005."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

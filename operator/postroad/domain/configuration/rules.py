@@ -3,8 +3,7 @@
 `slice_window` and `bucket_count` decide where mails lie in the view, so a window may only be
 divided and buckets may only be added: otherwise readers would not look where mails lie. Both
 relations are transitive, so an allowed configuration finds what any accepted one before it stored.
-Source: 000 Decision (sliceWindow, bucketCount, updateBrowseStartPace); ADR 0005.
-"""
+Source: 000 Decision (sliceWindow, bucketCount, updateBrowseStartPace); ADR 0005."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

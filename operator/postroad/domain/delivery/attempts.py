@@ -5,8 +5,7 @@ became of each recipient at each attempt, for when the mail is gone. Pure.
 The record lies in the mark that ends the attempt's entry, or beside it in the log of a store, so
 that keeping it costs no request of its own. A line of the log is one recipient of one transmission.
 Without leave to keep addresses a line has domains and the reply's words, masked, as the marks have
-them. Source: ADR 0033.
-"""
+them. Source: ADR 0033."""
 
 from __future__ import annotations
 

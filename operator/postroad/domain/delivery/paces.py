@@ -4,8 +4,7 @@ It is GCRA, the generic cell rate algorithm: each limit has one number, the inst
 next mail is due. A mail may come earlier than that by as much as the burst allows; each one moves
 the instant by the time between two.
 
-Keys of a mail for limits by rate. Pure.
-"""
+Keys of a mail for limits by rate. Pure."""
 
 from __future__ import annotations
 

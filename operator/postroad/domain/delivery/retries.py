@@ -3,8 +3,7 @@ endings of an item out. Pure.
 
 Lanes are the steps of the schedule, by attempt; the last one repeats until the mail is too old.
 Source: RFC 5321 4.5.4.1 (give up after 4 to 5 days, wait at least 30 minutes on the whole; shorter
-first steps serve greylisting).
-"""
+first steps serve greylisting)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -198,8 +197,7 @@ def decide(
     attempted makes it an attempt for all of them, because an entry has one due time: that of the
     recipient whose reason passes first. `backoff` is how long the next hops of those that were not
     attempted back off yet, or ask to be left alone where all were; `is_paced`: limits by rate let
-    them go then, so that they wait for no lane.
-    """
+    them go then, so that they wait for no lane."""
     deferred = {
         recipient: outcome.text
         for recipient, outcome in outcomes.items()

@@ -2,8 +2,7 @@
 
 They are suspensions, by an administrator or by a site's own replies; requests to flush a site, and
 what workers acknowledge; the state of sites in workers; reroutes, by which mail goes elsewhere
-for a time.
-"""
+for a time."""
 
 from __future__ import annotations
 

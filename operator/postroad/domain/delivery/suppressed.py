@@ -1,7 +1,6 @@
 """Addresses that are not mailed: how they are compared, kept and written. Pure.
 
-Source: ADR 0068; ADR 0079.
-"""
+Source: ADR 0068; ADR 0079."""
 
 from __future__ import annotations
 

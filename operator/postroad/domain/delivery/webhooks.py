@@ -3,8 +3,7 @@
 A request is signed as Standard Webhooks has it, so that its receivers need no code of ours: HMAC
 over id, time and body. The body is multipart/form-data, and has all that the mail is about, so that
 the signature covers the envelope too.
-Source: RFC 7578; RFC 9110 10.2.3, 15; ADR 0060.
-"""
+Source: RFC 7578; RFC 9110 10.2.3, 15; ADR 0060."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ between them, a last `>` or `)` that is missing. Not the standard library's read
 answers differ between patch releases. Reverse-paths have the form of Postfix with its usual
 delimiters, `+` and `=`.
 Source: RFC 5322 3.4, 4.4; RFC 6532 3.2 (UTF-8); Bernstein, Variable Envelope Return Paths;
-Postfix documentation, VERP_README; RFC 5321 4.1.2, 4.5.3.1; ADR 0071.
-"""
+Postfix documentation, VERP_README; RFC 5321 4.1.2, 4.5.3.1; ADR 0071."""
 
 import re
 

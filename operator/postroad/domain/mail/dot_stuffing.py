@@ -6,8 +6,7 @@ ends lines there would find commands inside the mail (SMTP smuggling), or is mad
 and the doubled dots were looked for. NUL is refused or left out in the same way: a next hop that
 drops NUL before it looks for the end would find CRLF "." CRLF in CRLF NUL "." CRLF. Other control
 characters pass: no server is known to drop them there, and a text may hold them (RFC 5322 4.1).
-Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA).
-"""
+Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA)."""
 
 import re
 

@@ -1,8 +1,7 @@
 """Envelopes as JSON and back, for all that store and send them: bodies of the broker, spool files
 and the log (FORMAT.md 4), the socket. What is not given is left out. Source: ADR 0030.
 
-A mail as a program of the administrator gets it: over HTTP, or as a function in Python.
-"""
+A mail as a program of the administrator gets it: over HTTP, or as a function in Python."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A mail as it is handed to a queue, and the envelope that travels with it.
 
 Envelope words are RFC 5321's: reverse-path (here `sender`, None for the null reverse-path `<>`) and
-forward-paths (`recipients`). The content is opaque bytes; the queue never changes one of them.
-"""
+forward-paths (`recipients`). The content is opaque bytes; the queue never changes one of them."""
 
 from __future__ import annotations
 

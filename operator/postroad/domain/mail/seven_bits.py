@@ -10,8 +10,7 @@ Internationalised domain names: their ASCII form, for servers that know no SMTPU
 
 xtext: how DSN parameters carry any ASCII text inside one word, and an address in UTF-8 in ASCII.
 
-Source: RFC 3461 4; RFC 6533 3.
-"""
+Source: RFC 3461 4; RFC 6533 3."""
 
 from __future__ import annotations
 

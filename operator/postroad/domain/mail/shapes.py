@@ -3,8 +3,7 @@
 The relay needs it before MAIL (the size as sent, 8BITMIME) and while it sends: a content without
 leading dots and with CRLF alone is sent as it is. Each octet is read a bounded number of times, by
 functions that run at C speed; the nesting of MIME parts is not read, because a sender could make
-that expensive. Pure. Source: SP-3; RFC 5321 2.3.8, 4.5.2, 4.5.3.1.6; ADR 0027.
-"""
+that expensive. Pure. Source: SP-3; RFC 5321 2.3.8, 4.5.2, 4.5.3.1.6; ADR 0027."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ rotation.
 A broker has its users for all vhosts together, so a name carries the token of the QueueCluster
 (`Claimant`), which no other QueueCluster has. A queue has two users, of which the Secret has one,
 the current. The Secret is written last, so that a step which was broken off is repeated, and no
-process has had the password that it made. Source: ADR 0042.
-"""
+process has had the password that it made. Source: ADR 0042."""
 
 from __future__ import annotations
 

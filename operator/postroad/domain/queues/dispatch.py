@@ -12,8 +12,7 @@
     8  another message about the same mail can exist               Claim    (then the marks again)
     9  none of these                                               Attempt
 
-Source: 000 Decision (dequeue); ADR 0003, 0018; invariants 3, 4, 8, 10.
-"""
+Source: 000 Decision (dequeue); ADR 0003, 0018; invariants 3, 4, 8, 10."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,7 @@ print them.
 Views have two forms: exact, with instants in microseconds (the socket), and printed, with times as
 text (`browse --json`). Source: ADR 0030.
 
-Views of an engine's mails: one that waits, one that is leased, and how many there are.
-"""
+Views of an engine's mails: one that waits, one that is leased, and how many there are."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress

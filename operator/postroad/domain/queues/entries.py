@@ -7,8 +7,7 @@ ending (the first one wins). Source: 002 (rewriting at the head); ADR 0003.
 
 Place of an entry: the slice of time it was enqueued in, and a bucket of that slice.
 
-Source: 000 Decision (sliceWindow, bucketCount).
-"""
+Source: 000 Decision (sliceWindow, bucketCount)."""
 
 from __future__ import annotations
 
@@ -91,8 +90,7 @@ class Entry:
     `previous`, oldest first: the entries that administration replaced on the way to this one since
     an item last ended, and successors that were given up for this one. A consumer may still have
     each in flight, so their claims are taken before this entry is attempted (invariant 10). Of more
-    than `LONG_CHAIN`, those that no consumer can have in flight are left out (ADR 0018).
-    """
+    than `LONG_CHAIN`, those that no consumer can have in flight are left out (ADR 0018)."""
 
     key: EntryKey
     mail_id: UUID

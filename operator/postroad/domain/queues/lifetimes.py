@@ -2,8 +2,7 @@
 
 Cassandra drops a data file whole only when everything in it has expired, so rows have a lifetime,
 and files are cut by time: one file per compaction window. Live mails are rolled forward long before
-their rows could expire. Source: 001 Decision; ADR 0004.
-"""
+their rows could expire. Source: 001 Decision; ADR 0004."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,8 +60,7 @@ def lifetimes_of(
 
     Raises:
         ConfigurationRefused: a row could expire before its mail's next entry: the lifetime is not
-            longer than twice the longest retry step, or shorter than four slices.
-    """
+            longer than twice the longest retry step, or shorter than four slices."""
     window = max(slice_windows, default=_HOUR)
     if window > longest_slice(row_lifetime) or longest_retry_step > longest_step(row_lifetime):
         shortest = max(2 * longest_retry_step + _SECOND, SLICES * window)

@@ -16,8 +16,7 @@ message was ready, so its message was in flight; it still waits after the longes
 
 The reverse does not hold: messages of young entries and of entries that are over hide missing ones
 until they are gone. The counts of a busy broker are a little wrong, so messages must be missing
-several times in a row.
-"""
+several times in a row."""
 
 from collections import deque
 from dataclasses import dataclass

@@ -5,8 +5,7 @@ is checked once, here.
 
 Delay queues: which of them a mail that has to wait goes through next.
 
-A delay is served by the longest delay queue that fits, again and again until the mail is due.
-"""
+A delay is served by the longest delay queue that fits, again and again until the mail is due."""
 
 from __future__ import annotations
 

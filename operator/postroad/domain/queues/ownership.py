@@ -3,8 +3,7 @@
 The object names the view by its incarnation, made with the queue, and by the last instant at which
 maintenance raised `as_of`: first in the view, then in the object. So a view whose `as_of` is
 earlier than the object's is older than the bytes: a copy, or restored from a backup. Source:
-ADR 0024.
-"""
+ADR 0024."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ A `previous` that names the message's own `id` says that the message is a repeti
 A reader refuses what it does not know entirely, so a new field is a new version: the message then
 waits among the dead letters for a newer reader, and is not half understood.
 
-Enqueue keys: what tells that two enqueues are one. Pure. Source: ADR 0045.
-"""
+Enqueue keys: what tells that two enqueues are one. Pure. Source: ADR 0045."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Selectors of mails. Equality is exact; the fields are joined by *and*.
 
-The age limits of `ages`: doubling, as in Postfix' qshape.
-"""
+The age limits of `ages`: doubling, as in Postfix' qshape."""
 
 from __future__ import annotations
 

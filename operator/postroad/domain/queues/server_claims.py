@@ -1,8 +1,7 @@
 """For which QueueCluster an object at a server is claimed: a keyspace, queues, or a bucket.
 
 The claim stands at the server itself, because two Kubernetes clusters that use it see nothing else
-of each other. Source: ADR 0040.
-"""
+of each other. Source: ADR 0040."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ express, it is international: in UTF-8, which such servers take. In other report
 fields stand as `utf-8-addr-xtext` has them, and the rest that is not ASCII as `?`: a reply of a
 next hop is free text.
 Source: RFC 3464; RFC 3463; RFC 6522 (multipart/report); RFC 6533 (the same in UTF-8); RFC 3834 3;
-RFC 3461 6.
-"""
+RFC 3461 6."""
 
 import hashlib
 import re

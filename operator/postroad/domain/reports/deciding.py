@@ -5,8 +5,7 @@ has no sender to report to; its failures are reported to the administrator, wher
 them, and those of that report to no address. How many reports one address gets is evenly spread,
 with a bounded wait: a mail with a forged sender, or a list of addresses that are gone, must not
 bury one mailbox under reports.
-Source: RFC 3461 4.1, 5.2, 6.2; RFC 3834 2; RFC 5321 4.5.5, 6.1; AMB-11; ADR 0052.
-"""
+Source: RFC 3461 4.1, 5.2, 6.2; RFC 3834 2; RFC 5321 4.5.5, 6.1; AMB-11; ADR 0052."""
 
 import hashlib
 from collections.abc import Mapping

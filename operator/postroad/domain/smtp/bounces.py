@@ -5,8 +5,7 @@ The first row of the table that fits decides, after what another server quotes a
 writes before each refusal was cut off: rows of single sites, words that an enhanced code does not
 outweigh, enhanced codes that name one reason, words, then what is left of the codes. A reply is
 read once and its class is stored with the attempt: a later reader counts classes, not texts.
-Source: RFC 3463 3; RFC 7372; ADR 0033; ADR 0079.
-"""
+Source: RFC 3463 3; RFC 7372; ADR 0033; ADR 0079."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A reply is a three-digit code and one or more lines of text; the first text may begin with an
 enhanced status code, which counts only when its class agrees with the code's first digit.
-Source: RFC 5321 4.2; RFC 2034 4; RFC 3463 2.
-"""
+Source: RFC 5321 4.2; RFC 2034 4; RFC 3463 2."""
 
 import re
 from collections.abc import Collection, Iterable

@@ -1,8 +1,7 @@
 """The client's side of SASL mechanisms: challenges in, responses out, without any line of SMTP.
 
 LOGIN and XOAUTH2 are in no standard, and are as servers have them.
-Source: RFC 4422; RFC 4616 (PLAIN); RFC 5802, 7677 (SCRAM-SHA-256).
-"""
+Source: RFC 4422; RFC 4616 (PLAIN); RFC 5802, 7677 (SCRAM-SHA-256)."""
 
 import base64
 import binascii

@@ -2,8 +2,7 @@
 initial capital, acronyms as they are written. Stored data, metric labels, variables and options of
 commands have the values themselves, in lower case.
 
-Source: Kubernetes API conventions (Constants).
-"""
+Source: Kubernetes API conventions (Constants)."""
 
 from __future__ import annotations
 

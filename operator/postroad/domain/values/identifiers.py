@@ -2,8 +2,7 @@
 
 Cassandra compares `uuid` values of one version byte by byte, so ids made later sort later, within
 one process strictly, between processes to the millisecond (clocks permitting).
-Source: RFC 9562 5.7 and 6.2 (method 1, with the sub-millisecond part as counter).
-"""
+Source: RFC 9562 5.7 and 6.2 (method 1, with the sub-millisecond part as counter)."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

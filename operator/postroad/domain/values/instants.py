@@ -5,8 +5,7 @@ Durations as Kubernetes writes them: Go-style strings of hours, minutes and seco
 Time that most of several hosts agree on, when their clocks are read.
 
 One wrong clock among three neither becomes the time nor stops the right ones from being it. Where
-no majority agrees, no clock can be shown to be right, and none is used. Source: ADR 0016.
-"""
+no majority agrees, no clock can be shown to be right, and none is used. Source: ADR 0016."""
 
 from __future__ import annotations
 

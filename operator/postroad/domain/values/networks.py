@@ -4,8 +4,7 @@ A socket for both families shows an IPv4 client as an IPv4-mapped IPv6 address: 
 the IPv4 address that it is, and networks are only written in their own family. Other forms of IPv6
 that hold an IPv4 address lead there by a translator or a tunnel, so a connection to one is compared
 by both. Rights are not: a client with a network of its own can choose an address of that form.
-Source: RFC 4632 3.1 and RFC 4291 2.3 (prefixes); RFC 4291 2.5.5.2 (mapped addresses).
-"""
+Source: RFC 4632 3.1 and RFC 4291 2.3 (prefixes); RFC 4291 2.5.5.2 (mapped addresses)."""
 
 from __future__ import annotations
 

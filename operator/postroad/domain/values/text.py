@@ -1,7 +1,6 @@
 """Escapes what a terminal would execute or hide: addresses and names are a client's own words.
 
-Values written as JSON, and checked when they are read.
-"""
+Values written as JSON, and checked when they are read."""
 
 import json
 from typing import Any

@@ -1,7 +1,6 @@
 """The ENVELOPE, the record of a mail that waits, and the JSON in it and in spool files. Pure.
 
-Source: FORMAT.md 4 and 6; LQ-2; SP-14; SP-20; AMB-7.
-"""
+Source: FORMAT.md 4 and 6; LQ-2; SP-14; SP-20; AMB-7."""
 
 import json
 import struct

@@ -1,7 +1,6 @@
 """Frames wrap records, so that a reader finds loss, damage and bytes of an older segment.
 
-FORMAT.md 5. Pure: bytes in, bytes out.
-"""
+FORMAT.md 5. Pure: bytes in, bytes out."""
 
 from collections.abc import Iterator
 from struct import Struct

@@ -3,8 +3,7 @@
 The log has everything else of a mail, and is read on demand. Recovery takes a mail for accepted
 that has a second KEY, or that it finds in what it reads of the other lanes: until a checkpoint made
 the second KEY durable, no checkpoint lets recovery pass over the mail's records.
-Source: FORMAT.md 6; ADR 0045.
-"""
+Source: FORMAT.md 6; ADR 0045."""
 
 import asyncio
 import heapq

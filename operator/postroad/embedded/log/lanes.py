@@ -3,8 +3,7 @@
 An append changes memory only. A flush is one call in a thread: it writes all records appended so
 far, to one or several segments, and syncs once for all who wait. Records appended meanwhile go with
 the next flush.
-Source: LQ-18, LQ-29, AMB-5.
-"""
+Source: LQ-18, LQ-29, AMB-5."""
 
 import asyncio
 from collections import deque

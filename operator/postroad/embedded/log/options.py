@@ -1,6 +1,5 @@
 """Options of a store, and what it refuses by them before any write: mails that are too large, or
-for which too little space is free.
-"""
+for which too little space is free."""
 
 from collections.abc import Callable
 from contextlib import suppress

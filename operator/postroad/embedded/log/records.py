@@ -1,7 +1,6 @@
 """Encodes and decodes the records of the log. FORMAT.md 6. Pure.
 
-Source: LQ-2..8; SP-14; AMB-7.
-"""
+Source: LQ-2..8; SP-14; AMB-7."""
 
 from collections.abc import Callable
 from enum import IntEnum

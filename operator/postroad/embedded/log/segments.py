@@ -1,8 +1,7 @@
 """One file of the log: its header, its garbage flags, its end, and its live entries. FORMAT.md 5.
 
 A lane plans a segment in memory, so that it can append records while its thread makes the file.
-A segment has its live entries, because maintenance removes its file when there are none.
-"""
+A segment has its live entries, because maintenance removes its file when there are none."""
 
 from __future__ import annotations
 

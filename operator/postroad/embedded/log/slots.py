@@ -3,8 +3,7 @@
 A slot is used again, so that a mail costs no change of a directory. The pool grows in batches, each
 durable by one sync of its directory, and shrinks slowly to the recent need. Checkpoints lie in two
 places of one file, written alternately: found at once, and one seek in many seconds.
-Source: SP-10..13; LQ-14..17, LQ-31.
-"""
+Source: SP-10..13; LQ-14..17, LQ-31."""
 
 import asyncio
 from collections import deque

@@ -2,8 +2,7 @@
 
 Blocking: called in threads. The files used last stay open, because the pool hands them out again
 first; a million waiting mails need no descriptors.
-Source: 003; SP-4..13; AMB-1..3.
-"""
+Source: 003; SP-4..13; AMB-1..3."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field

@@ -3,8 +3,7 @@
 Every intact spool file is a mail that was accepted, or nearly (spool_scan.py). The records of the
 old log that can be read count (log_salvage.py). So no mail is lost; some may be delivered twice,
 where an outcome cannot be read. The old log moves to `quarantine/` whole.
-Source: SP-23; AMB-2, AMB-12.
-"""
+Source: SP-23; AMB-2, AMB-12."""
 
 from dataclasses import dataclass
 from pathlib import PurePath

@@ -2,8 +2,7 @@
 
 An intact file is a mail. A mail without an intact file counts as finished if its slot is free or
 has another mail, because a slot is released only behind a FINISH (R3). An unreadable file that may
-be a mail moves to quarantine, so that no later mail overwrites it.
-"""
+be a mail moves to quarantine, so that no later mail overwrites it."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -3,8 +3,7 @@
 `verify` and `dump` change nothing. They read each lane up to its end or to the first frame that is
 not valid, and name the records before it that cannot be read. Their callers take the lock, so that
 no process writes meanwhile.
-Source: SP-23, AMB-12.
-"""
+Source: SP-23, AMB-12."""
 
 import json
 from collections.abc import Iterator

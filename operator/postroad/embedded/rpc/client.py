@@ -1,8 +1,7 @@
 """The client's side of the socket: the port over another process' store.
 
 When the connection ends, `EmbeddedQueue` (mail_queue.py) finds another owner or becomes the owner
-itself; items of the old connection are lost.
-"""
+itself; items of the old connection are lost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A connection to the process that owns a store: calls, and what comes of each.
 
-rpc.py has the protocol. When the connection ends every call under way raises StoreUnavailable.
-"""
+rpc.py has the protocol. When the connection ends every call under way raises StoreUnavailable."""
 
 from __future__ import annotations
 

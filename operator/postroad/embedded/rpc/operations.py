@@ -1,8 +1,7 @@
 """The operations of the socket: how the arguments and the result of each become JSON and back.
 
 The client encodes arguments and decodes results by this table, the owner the other way round. What
-is not named here goes as it is.
-"""
+is not named here goes as it is."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta

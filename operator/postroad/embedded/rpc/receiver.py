@@ -4,8 +4,7 @@ The owner leases slots to the receiver. The receiver stores a mail in one of the
 then announces it to the owner, which queues it (FORMAT.md 4 and 8, R2). The receiver inherited the
 owner's lock on the store, so the next owner starts only when no receiver writes any more. A slot
 in which the disk failed, or whose announcement got no reply, waits for the next start.
-Source: SP-7..9; ADR 0015.
-"""
+Source: SP-7..9; ADR 0015."""
 
 from __future__ import annotations
 

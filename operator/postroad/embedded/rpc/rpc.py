@@ -1,8 +1,7 @@
 """The socket between the owner of a store and its clients: frames, and one connection's calls.
 
 `CALLS` has how values become JSON. What the operations do is the subclass's. Whatever a client
-sends, the process goes on: a call that fails is answered with its error.
-"""
+sends, the process goes on: a call that fails is answered with its error."""
 
 import asyncio
 import json

@@ -1,6 +1,5 @@
 """Service of the owner for other processes on this machine: the socket where it listens, and for
-each client its calls, its consumers, and the mails that it stores.
-"""
+each client its calls, its consumers, and the mails that it stores."""
 
 import asyncio
 import socket

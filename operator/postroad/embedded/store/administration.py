@@ -2,8 +2,7 @@
 expire; and to dead letters: list, requeue, discard them.
 
 Every change is a record per mail and one sync for all. A mail that gets another entry meanwhile is
-followed to it; one that a consumer has is removed or held as far as that is still possible.
-"""
+followed to it; one that a consumer has is removed or held as far as that is still possible."""
 
 from __future__ import annotations
 

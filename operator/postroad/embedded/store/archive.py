@@ -2,8 +2,7 @@
 
 A store is archived while it has the directory `archive/`, which the pipeline makes. Nothing that
 waits depends on it: a segment that cannot be moved there is removed, as it is without the
-directory. All calls block.
-"""
+directory. All calls block."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

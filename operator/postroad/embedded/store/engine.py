@@ -2,8 +2,7 @@
 
 `enqueue`, `leases` and `administration` write the records of a mail through it. `opening` recovers,
 `maintenance` takes checkpoints, `items` and `owner` are the port.
-Source: LQ-3, LQ-6..10, LQ-28, LQ-29.
-"""
+Source: LQ-3, LQ-6..10, LQ-28, LQ-29."""
 
 import asyncio
 from collections.abc import Iterable

@@ -1,8 +1,7 @@
 """Accepts a mail: stores and syncs its bytes, then its ENVELOPE, then returns.
 
 The order of the lines is the argument of FORMAT.md 8 for R2.
-Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4.
-"""
+Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

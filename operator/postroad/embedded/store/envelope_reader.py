@@ -1,7 +1,6 @@
 """Reads single ENVELOPEs in blocks, because entries that are due together lie together.
 
-Source: LQ-32 (lanes keep the bytes read per started message low); SP-17 (one record suffices).
-"""
+Source: LQ-32 (lanes keep the bytes read per started message low); SP-17 (one record suffices)."""
 
 from collections import OrderedDict
 

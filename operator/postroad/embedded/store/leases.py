@@ -3,8 +3,7 @@
 The order of the lines is the argument of FORMAT.md 8 for R1 and R3: what is durable before a record
 refers to it, which record a caller waits for, and behind which one a slot is released. `items.py`
 calls these.
-Source: LQ-4, LQ-5, LQ-7, LQ-11, LQ-12, LQ-28..30.
-"""
+Source: LQ-4, LQ-5, LQ-7, LQ-11, LQ-12, LQ-28..30."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,6 @@
 """Takes checkpoints, removes garbage, and compacts the log. FORMAT.md 7 and 10.
 
-Source: LQ-14..18, LQ-24..27; AMB-4, AMB-6, AMB-8.
-"""
+Source: LQ-14..18, LQ-24..27; AMB-4, AMB-6, AMB-8."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

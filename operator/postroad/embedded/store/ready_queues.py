@@ -3,8 +3,7 @@ alternating; and the consumers that wait for one.
 
 Consumers do not poll: one is woken for a ready entry, all when the earliest delayed one is due. An
 entry that ends while it waits stays in its queue until `take` skips it.
-Source: LQ-9, LQ-10, LQ-34 (incoming, active, deferred), LQ-35; SP-19.
-"""
+Source: LQ-9, LQ-10, LQ-34 (incoming, active, deferred), LQ-35; SP-19."""
 
 import asyncio
 import heapq

@@ -2,8 +2,7 @@
 
 `find_lanes` does what receiving waits for: it opens the segments and cuts torn tails. `Replay` then
 finds, record by record, which entries consumers had. A second recovery reads the same after both.
-Source: LQ-13, LQ-19..23, LQ-33; AMB-7, AMB-12, AMB-13.
-"""
+Source: LQ-13, LQ-19..23, LQ-33; AMB-7, AMB-12, AMB-13."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack

@@ -7,8 +7,7 @@ about, and each table is written before the one that says that it was.
 
 The lake has a partition as it is once its slice is drained and its version is that of the last
 reading. Before, a row may come that changes no version: a successor's whose replacement stopped.
-Source: ADR 0037, 0047, 0073.
-"""
+Source: ADR 0037, 0047, 0073."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

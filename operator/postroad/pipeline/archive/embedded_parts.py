@@ -3,8 +3,7 @@ the lines of the lake's table `entries` that the parts of a mail make. Pure.
 
 The records of a mail lie in several segments, which a store lets go at different times. So what is
 not whole yet is kept, without addresses that the lake has not either, until the rest of it comes.
-Source: ADR 0063 (FORMAT.md 6 and 11 have the bytes).
-"""
+Source: ADR 0063 (FORMAT.md 6 and 11 have the bytes)."""
 
 import json
 from collections import Counter

@@ -2,8 +2,7 @@
 good: the lines of the lake's table `slices`, and how far an answer covers a stretch of time. Pure.
 
 The records of closed slices name slice, window and buckets with rows, under whatever configuration
-these were written; so no history is needed to find them. Source: ADR 0047.
-"""
+these were written; so no history is needed to find them. Source: ADR 0047."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@ their pods start.
 
 A driver runs in client mode in a pod that owns its executors. They share a secret that no
 description of a pod has.
-Source: Spark documentation (Running on Kubernetes; Security).
-"""
+Source: Spark documentation (Running on Kubernetes; Security)."""
 
 from __future__ import annotations
 

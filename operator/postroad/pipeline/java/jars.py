@@ -1,8 +1,7 @@
 """Finds Java 17 and the jars that Spark needs beside PySpark's. These are pinned by coordinates and
 checksum in `jars.txt`, fetched once by Maven, never by a job. Source: ADR 0047.
 
-Java 24 and later have no security manager, which the Hadoop of this Spark asks for.
-"""
+Java 24 and later have no security manager, which the Hadoop of this Spark asks for."""
 
 import hashlib
 import os

@@ -1,8 +1,7 @@
 """Key stores for Java, made from PEM files for one run.
 
 Java trusts authorities of its own; with these stores it trusts those that every other process of
-postroad does: of the server, or of the system.
-"""
+postroad does: of the server, or of the system."""
 
 import re
 import ssl

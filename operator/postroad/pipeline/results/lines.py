@@ -2,8 +2,7 @@
 a destination are anomalies beside the days before; advice about the view's configuration. Pure.
 
 Window and buckets are the decision of `domain.configuration.advice`, over a longer history than the
-view has. The pace follows from the window: an update every few slices. Source: ADR 0047.
-"""
+view has. The pace follows from the window: an update every few slices. Source: ADR 0047."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -149,8 +148,7 @@ class TrafficLine:
     rejected or removed at last. `rejected`: refused for good, or given up. `site` is empty where no
     site had a part in it, as in acceptance. `attempts` and `bytes` count a mail once for each
     domain and site: `bytes` those of mails that were delivered. Seconds are from acceptance to
-    delivery; None without one. A part that was not asked about is None.
-    """
+    delivery; None without one. A part that was not asked about is None."""
 
     HEAD: ClassVar[tuple[str, ...]] = (
         "hour", "from", "to", "site", "accepted", "delivered", "deferred", "rejected", "removed",

@@ -1,8 +1,7 @@
 """A report: one page of HTML about a queue, from the results of several jobs. Pure.
 
 The page has its pictures and its style in itself, and no script. What clients and servers wrote
-(domains, words of replies) is text in it, never markup; the page's policy allows nothing else.
-"""
+(domains, words of replies) is text in it, never markup; the page's policy allows nothing else."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,7 @@
 """Rules of the domain, and addresses as the lake keeps them, as Spark columns. Tests hold each to
 the function that it repeats.
 
-Ids are text (as the connector reads `uuid`), moments are timestamps of a session in UTC.
-"""
+Ids are text (as the connector reads `uuid`), moments are timestamps of a session in UTC."""
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta

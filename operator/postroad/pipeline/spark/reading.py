@@ -4,8 +4,7 @@ columns of the view.
 The connector turns a condition on the whole partition key into one query a partition, if the
 values of its columns are a product: so partitions are grouped by buckets that have the same slices.
 Its extensions of SQL, and with them direct joins, stay off: these lose rows in outer joins.
-Source: ADR 0047.
-"""
+Source: ADR 0047."""
 
 import asyncio
 from collections import defaultdict

@@ -1,8 +1,7 @@
 """Cassandra and S3 as settings of Spark.
 
 They are given to a session that runs: PySpark would write what it starts with onto the command line
-of Java, secrets too. Only the authorities of the object store are options of Java itself.
-"""
+of Java, secrets too. Only the authorities of the object store are options of Java itself."""
 
 from collections.abc import Iterable, Mapping
 

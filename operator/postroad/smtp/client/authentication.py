@@ -1,8 +1,7 @@
 """Logs in at a next hop: AUTH, never where the password could be read on the way.
 
 A login that fails defers mail, and is not tried again for a while: a next hop locks a user out
-after a few wrong passwords. Source: RFC 4954.
-"""
+after a few wrong passwords. Source: RFC 4954."""
 
 import asyncio
 import base64

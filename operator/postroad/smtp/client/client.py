@@ -4,8 +4,7 @@ Sends commands to a next hop and matches its replies to them.
 
 SMTP numbers neither commands nor replies: a reply without a command would shift every later one,
 and a mail would count as delivered by the reply to RCPT. So the exchange refuses to send while a
-reply is unread. Source: RFC 5321 4.2 (one reply for each command), 4.2.4 (421 at any time).
-"""
+reply is unread. Source: RFC 5321 4.2 (one reply for each command), 4.2.4 (421 at any time)."""
 
 import asyncio
 import ssl

@@ -5,8 +5,7 @@ Source: RFC 5321 5.1.
 Bounds on the time of a next hop.
 
 Remembers next hops that offer what does not work with them, so that it is not tried again with
-each mail.
-"""
+each mail."""
 
 import asyncio
 import socket

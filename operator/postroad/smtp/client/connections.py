@@ -7,8 +7,7 @@ command with it. Where the next hop takes chunks, whole mails go between the two
 behind them shows whose replies theirs are.
 Source: RFC 2920 3.1; RFC 3030; AMB-20; ADR 0038, 0066.
 
-Opens connections to next hops over SMTP and LMTP, as the port `connections` describes it.
-"""
+Opens connections to next hops over SMTP and LMTP, as the port `connections` describes it."""
 
 import asyncio
 from collections import deque

@@ -1,7 +1,6 @@
 """Compares a next hop's certificate with TLSA records (DANE), instead of authorities.
 
-Source: RFC 6698 2.1; RFC 7671; RFC 7672 3.
-"""
+Source: RFC 6698 2.1; RFC 7671; RFC 7672 3."""
 
 import hashlib
 from collections.abc import Sequence

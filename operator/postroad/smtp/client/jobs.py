@@ -1,7 +1,6 @@
 """One job of a connection: its content, read shortly before it is sent, and its transaction.
 
-The jobs of a connection in order: those whose commands were sent, and those behind them.
-"""
+The jobs of a connection in order: those whose commands were sent, and those behind them."""
 
 import asyncio
 from collections import deque

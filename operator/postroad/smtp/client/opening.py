@@ -1,7 +1,6 @@
 """Steps before the first mail on a connection: greeting, EHLO, TLS, AUTH.
 
-Source: RFC 5321 3.1, 4.1.1.1; RFC 3207; RFC 8314 3; RFC 4954.
-"""
+Source: RFC 5321 3.1, 4.1.1.1; RFC 3207; RFC 8314 3; RFC 4954."""
 
 import re
 import ssl

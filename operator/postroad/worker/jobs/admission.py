@@ -3,8 +3,7 @@ the quota of sites in trouble, which would fill the window of mails in flight.
 
 A site is failing when all its destinations failed or take long. While the window is nearly full,
 all such sites share an eighth of it.
-Source: AMB-27; ADR 0062, 0064, 0070.
-"""
+Source: AMB-27; ADR 0062, 0064, 0070."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -3,8 +3,7 @@
 This order keeps duplicates few: the worker records a delivery as soon as it is known, and ends the
 item only then. Only a crash between the next hop's reply and the record causes a second copy.
 A failure is recorded behind its report to the sender: a crash between the two repeats the attempt,
-and never loses the report (ADR 0052).
-"""
+and never loses the report (ADR 0052)."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,8 +1,7 @@
 """Progress of one item: its jobs end at different times, the item ends once.
 
 Outcomes that finish a recipient are recorded as soon as they are known, those that come while a
-record is under way with the next one. The item ends when its last job has.
-"""
+record is under way with the next one. The item ends when its last job has."""
 
 from __future__ import annotations
 

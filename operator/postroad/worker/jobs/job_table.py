@@ -1,6 +1,5 @@
 """The open jobs of a worker: recipients of one item that have one site, under one number for the
-scheduler and for the connection; and how those that wait are taken back.
-"""
+scheduler and for the connection; and how those that wait are taken back."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing

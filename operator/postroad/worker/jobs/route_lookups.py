@@ -1,6 +1,5 @@
 """Finds where the recipients of items go: what is not known yet is looked up, as many domains at a
-time as the scheduler lets.
-"""
+time as the scheduler lets."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator

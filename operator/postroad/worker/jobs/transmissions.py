@@ -5,8 +5,7 @@ Attempts go in turns: one to the next hops that did not defer the recipient yet,
 tiers, one in the usual order. So a backup gets the mail at the second attempt, and a server that
 keeps a grey list sees the sender again at the third, also where there are many others. In memory
 alone: what another process knows costs a recipient one more attempt in the usual order.
-Source: RFC 5321 5.1; ADR 0078.
-"""
+Source: RFC 5321 5.1; ADR 0078."""
 
 import asyncio
 from collections import OrderedDict

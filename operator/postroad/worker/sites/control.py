@@ -3,8 +3,7 @@ that are to be tried now; and what the shared state has of this worker's sites, 
 worker obeys there in one request.
 
 Shared state that is away is warned of once, and changes nothing: the suspensions that were read
-last hold until they are over. Source: ADR 0062, 0067, 0069.
-"""
+last hold until they are over. Source: ADR 0062, 0067, 0069."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -3,8 +3,7 @@
 Every worker publishes the limits that it has mail for; those that name a limit share it evenly. A
 worker that begins to name one sends nothing under it until the others have read that, and one that
 cannot reach the shared state sends nothing once its entry is over: the limit holds while pods come
-and go. Source: ADR 0064.
-"""
+and go. Source: ADR 0064."""
 
 import json
 from collections import OrderedDict

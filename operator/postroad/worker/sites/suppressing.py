@@ -1,8 +1,7 @@
 """The suppression list of a queue, as a worker uses it: recipients on it are not mailed, and
 refusals of configured classes put recipients on it.
 
-Source: ADR 0068.
-"""
+Source: ADR 0068."""
 
 from collections.abc import Mapping
 

@@ -7,8 +7,7 @@ dead letters; those of mails whose rows were cleaned expire. Source: ADR 0044.
 
 A queue may be created anew under the same name at once, by a writer whose estimate of the view's
 time lags. So partitions are deleted with a timestamp earlier than any of such a writer, and younger
-rows one by one, by ids that are never used again. Source: ADR 0016.
-"""
+rows one by one, by ids that are never used again. Source: ADR 0016."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,6 @@
 """Marks in Cassandra: how entries ended. The half of `View` that decides which ending is first.
 
-Marks, traits and watermarks as rows of the table of marks, and back.
-"""
+Marks, traits and watermarks as rows of the table of marks, and back."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ Reads the dead letters of a queue, however many were deleted.
 The dead letters of a month are one partition, and each that is requeued or discarded leaves a
 tombstone there until `gc_grace_seconds` are over. Cassandra refuses a request that meets more than
 100,000 of them (`tombstone_failure_threshold`). So the reader reads a month in ranges of ids, and
-halves a range that is refused. Source: ADR 0025.
-"""
+halves a range that is refused. Source: ADR 0025."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta

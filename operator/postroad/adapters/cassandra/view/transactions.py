@@ -4,8 +4,7 @@ Cassandra runs those of a partition one after the other, with a few rounds betwe
 and all mails of a slice share a few partitions. A conditional batch costs as much as one of them
 and takes effect wholly or not at all: where the condition of one write does not hold, its caller
 gets the mark that refused it, and the others are sent again. When the answer to a batch is lost,
-each caller gets ViewUnavailable, as for a lone transaction. Source: ADR 0012.
-"""
+each caller gets ViewUnavailable, as for a lone transaction. Source: ADR 0012."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """`View` over Cassandra. The port has the contract of each method; `statements` and
 `mark_statements` have the reason for the form of each statement. The enqueue keys of a queue are
-lightweight transactions on a row that expires.
-"""
+lightweight transactions on a row that expires."""
 
 import asyncio
 import json

@@ -1,8 +1,7 @@
 """One audit of a queue: messages, objects, dead letters, rows and marks are read in this order, and
 compared; where it shall repair, the engine acts on what was found. Source: ADR 0020, 0047.
 
-Lists the objects of a queue's mails, by days and ranges of mail ids, side by side.
-"""
+Lists the objects of a queue's mails, by days and ranges of mail ids, side by side."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

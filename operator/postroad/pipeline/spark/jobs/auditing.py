@@ -1,8 +1,7 @@
 """Faults between objects, rows and marks, as Spark finds it. Source: ADR 0020, 0047.
 
 `states` are lines of `reading.entry_states`, `objects` of `listing.listed`, which were read before
-them, so that an object is missing only where a mark was written before it was deleted.
-"""
+them, so that an object is missing only where a mark was written before it was deleted."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta

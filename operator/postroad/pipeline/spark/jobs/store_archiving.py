@@ -2,8 +2,7 @@
 segments that the store let go are deleted.
 
 Each commit leaves a lake from which the same run, repeated, makes the same tables. A segment is
-deleted only when the lake has all of it; one that is damaged is set aside. Source: ADR 0063.
-"""
+deleted only when the lake has all of it; one that is damaged is set aside. Source: ADR 0063."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence

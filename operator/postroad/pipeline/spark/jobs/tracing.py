@@ -1,8 +1,7 @@
 """The job `trace`: all entries of a mail, or of the mails of an address, from the lake and from the
 view, whose lines stand in place of the lake's.
 
-It finds the mails by the few columns that decide, then reads all columns of their entries alone.
-"""
+It finds the mails by the few columns that decide, then reads all columns of their entries alone."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,7 @@
 happened to some recipients of an entry at one moment.
 
 Entries are read once: each is repeated for its parts, and these for their domains or outcomes. No
-function of arrays takes another function here, because Spark compiles none of these.
-"""
+function of arrays takes another function here, because Spark compiles none of these."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -57,8 +56,7 @@ def mail_events(entries: DataFrame, stretch: Stretch) -> DataFrame:
     `begins_delivery` are true once for each entry, domain and site.
 
     A delivery without outcomes is that of an older release, or it repeats the one of a predecessor
-    that was replaced while a consumer had it in flight: then it is not counted again.
-    """
+    that was replaced while a consumer had it in flight: then it is not counted again."""
     near = _near(entries, stretch)
     parts = F.array(
         F.when(_is_accepted(), F.lit(ACCEPTED)),

@@ -3,8 +3,7 @@ and in a thread of its own. Source: ADR 0047.
 
 A catalog of Spark names the lake; settings for it are given at run time, so that no key of a store
 is on a command line. Conditions on ranges of slice starts are such that Iceberg answers them by
-whole files. Every method may raise what Spark raises.
-"""
+whole files. Every method may raise what Spark raises."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -7,8 +7,7 @@ shows it: its 354 comes where it is expected, and where it is refused, the reply
 replies before it were not in step.
 Until then no outcome counts, with one exception: where the connection ends, or the next hop ends it
 by 421, positive replies count, as else each such end would repeat mails that were taken.
-Source: RFC 3030 2, 4; RFC 2920; ADR 0066.
-"""
+Source: RFC 3030 2, 4; RFC 2920; ADR 0066."""
 
 from collections.abc import Sequence
 

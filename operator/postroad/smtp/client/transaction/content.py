@@ -4,8 +4,7 @@ signatures before it.
 Prepares contents for their next hop: converted to 7 bits where it takes no more, then signed.
 
 Signing comes last, because a signature covers the octets that are sent; only leading dots are
-doubled behind it, which the next hop undoes.
-"""
+doubled behind it, which the next hop undoes."""
 
 from __future__ import annotations
 

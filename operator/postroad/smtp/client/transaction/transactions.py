@@ -5,8 +5,7 @@ the transaction did not learn is deferred. Only a connection lost between the fi
 reply can cause a second copy: the mail is deferred, because a loss would be worse (RFC 1047).
 Source: RFC 2920; AMB-20.
 
-Meaning of a next hop's replies to one mail for its recipients.
-"""
+Meaning of a next hop's replies to one mail for its recipients."""
 
 from collections.abc import Sequence
 from dataclasses import replace
