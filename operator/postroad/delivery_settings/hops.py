@@ -11,15 +11,7 @@ from pydantic.alias_generators import to_camel
 from postroad.delivery_settings import patterns
 from postroad.delivery_settings.patterns import DeliverySection
 from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
-from postroad.domain.smtp.next_hops import (
-    HOSTNAME_PATTERN,
-    HopLogin,
-    NextHop,
-    OldestTls,
-    Protocol,
-    SourceAddresses,
-    TlsMode,
-)
+from postroad.domain.smtp import next_hops
 from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.domain.values.api_names import BY_API_NAME
 from postroad.errors import InvalidInput
@@ -59,10 +51,10 @@ class HostLogin(DeliverySection):
             raise ValueError("give either secretRef (in a MailQueue) or folder")
         return self
 
-    def value(self) -> HopLogin:
+    def value(self) -> next_hops.HopLogin:
         """Return the value that connections use; of a login in files alone."""
         assert self.folder is not None
-        return HopLogin(self.folder, self.mechanism, self.unverified)
+        return next_hops.HopLogin(self.folder, self.mechanism, self.unverified)
 
 
 class SourceSettings(DeliverySection):
@@ -72,7 +64,9 @@ class SourceSettings(DeliverySection):
     """Addresses of the machine or pod, one of a family at most. Servers with addresses of another
     family alone are not reached."""
 
-    ehlo_name: Annotated[str, Field(max_length=253, pattern=HOSTNAME_PATTERN)] | None = None
+    ehlo_name: Annotated[str, Field(max_length=253, pattern=next_hops.HOSTNAME_PATTERN)] | None = (
+        None
+    )
     """The name in EHLO, which leads to these addresses. Absent: that of the queue or the process
     (`hostname`, POSTROAD_HOSTNAME)."""
 
@@ -82,19 +76,19 @@ class SourceSettings(DeliverySection):
             raise ValueError("name one address of IPv4 and one of IPv6 at most")
         return self
 
-    def value(self) -> SourceAddresses:
-        return SourceAddresses(self.addresses, self.ehlo_name)
+    def value(self) -> next_hops.SourceAddresses:
+        return next_hops.SourceAddresses(self.addresses, self.ehlo_name)
 
 
 class SmtpTls(DeliverySection):
     """TLS of connections that carry mail."""
 
-    mode: Annotated[TlsMode, BY_API_NAME] = TlsMode.OPPORTUNISTIC
+    mode: Annotated[next_hops.TlsMode, BY_API_NAME] = next_hops.TlsMode.OPPORTUNISTIC
     """None: never encrypt. Opportunistic: encrypt where it can be, verify nothing. Encrypted:
     transmit only over TLS, verify nothing. Required: transmit only over TLS with a certificate that
     verifies. Implicit: the same, with TLS from the first octet on (RFC 8314)."""
 
-    min_version: Annotated[OldestTls, BY_API_NAME] = OldestTls.TLS_1_2
+    min_version: Annotated[next_hops.OldestTls, BY_API_NAME] = next_hops.OldestTls.TLS_1_2
     """The oldest version of TLS."""
 
 
@@ -131,7 +125,7 @@ class MxTls(SmtpTls):
 
     @model_validator(mode="after")
     def _is_encrypted_at_all(self) -> MxTls:
-        if self.honours and self.mode is TlsMode.NONE:
+        if self.honours and self.mode is next_hops.TlsMode.NONE:
             raise ValueError("mode None never encrypts: leave out honours, or name another mode")
         return self
 
@@ -152,7 +146,7 @@ class ConnectionSection(DeliverySection):
     source: SourceSettings | None = None
     """From where connections come. Absent: as the system chooses."""
 
-    def source_value(self) -> SourceAddresses | None:
+    def source_value(self) -> next_hops.SourceAddresses | None:
         """Return from where connections come; None: as the system chooses."""
         return None if self.source is None else self.source.value()
 
@@ -174,7 +168,7 @@ class Hop(ConnectionSection):
     tls: HopTls = HopTls()
     """TLS with the host."""
 
-    protocol: Annotated[Protocol, BY_API_NAME] = Protocol.SMTP
+    protocol: Annotated[next_hops.Protocol, BY_API_NAME] = next_hops.Protocol.SMTP
     """Protocol that the host takes: SMTP, or LMTP (RFC 2033) of a server that delivers."""
 
     login: HostLogin | None = None
@@ -193,13 +187,13 @@ class Hop(ConnectionSection):
         fields = {name: each.default for name, each in type(self).model_fields.items()}
         more = {name for name, usual in fields.items() if getattr(self, name) != usual}
         more -= {"socket", "tier"}
-        if self.tls == HopTls(mode=TlsMode.NONE):
+        if self.tls == HopTls(mode=next_hops.TlsMode.NONE):
             more -= {"tls"}
         if more:
             names = ", ".join(sorted(map(to_camel, more)))
             raise ValueError(f"a Unix socket has no port, no TLS and no login: leave out {names}")
         try:
-            NextHop.at_socket(self.socket)
+            next_hops.NextHop.at_socket(self.socket)
         except InvalidInput as error:
             raise ValueError(str(error)) from error
         return self
@@ -214,7 +208,7 @@ class Hop(ConnectionSection):
 
     @model_validator(mode="after")
     def _has_implicit_tls(self) -> Hop:
-        if self.tls.mode is TlsMode.IMPLICIT and self.port == 25:
+        if self.tls.mode is next_hops.TlsMode.IMPLICIT and self.port == 25:
             raise ValueError("port 25 has no implicit TLS: name a port that has, such as 465")
         return self
 
@@ -231,14 +225,14 @@ class Hop(ConnectionSection):
         """Return the value that routing uses."""
         return SmartHost(self.next_hop(), by_mx=self.look_up is HostLookUp.MX)
 
-    def next_hop(self, *, usually_chunks: bool = True) -> NextHop:
+    def next_hop(self, *, usually_chunks: bool = True) -> next_hops.NextHop:
         """Return the value that connections use, of one whose login is in files."""
         if self.host is None:
             assert self.socket is not None
-            return NextHop.at_socket(self.socket)
+            return next_hops.NextHop.at_socket(self.socket)
         port = self.tls.mode.default_port if self.port is None else self.port
         login = None if self.login is None else self.login.value()
-        return NextHop(
+        return next_hops.NextHop(
             self.host,
             port,
             self.tls.mode,

@@ -18,15 +18,10 @@ from postroad.domain.delivery.sites import RULE_NAME_PATTERN
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.api_names import BY_API_NAME
 from postroad.domain.values.networks import Networks
+from postroad.routing import tables
 from postroad.routing.answers import DNS_PORT, is_address
 from postroad.routing.routes import AddressFamily, OwnNames, RoutingPlan
 from postroad.routing.securing import MxSecurity, PublishedSecurity
-from postroad.routing.tables import (
-    DomainPatterns,
-    RoutingTable,
-    Rule,
-    SenderPatterns,
-)
 
 MAX_RULES = 1000
 MAX_VALUES = 10_000
@@ -69,16 +64,16 @@ class RouteRule(DeliverySection):
                 raise ValueError("a smart host with lookUp: MX stands alone in its tier")
         return self
 
-    def conditions(self) -> Rule:
+    def conditions(self) -> tables.Rule:
         """Return which mail it is about, with no next hop."""
-        return Rule(
+        return tables.Rule(
             self.name,
-            None if self.domains is None else DomainPatterns.of(self.domains),
-            None if self.senders is None else SenderPatterns.of(self.senders),
+            None if self.domains is None else tables.DomainPatterns.of(self.domains),
+            None if self.senders is None else tables.SenderPatterns.of(self.senders),
             None if self.tenants is None else frozenset(self.tenants),
         )
 
-    def rule(self) -> Rule:
+    def rule(self) -> tables.Rule:
         """Return the value that routing uses, of a rule whose logins are in files."""
         tiers = tuple(tuple(hop.smart_host() for hop in tier) for tier in self.tiers())
         security = MxSecurity() if self.mx is None else self.mx.value()
@@ -172,7 +167,9 @@ class RoutingSettings(DeliverySection):
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise ValueError(f"two rules have the name {twice[0]}: rename one")
-        for rule, before in RoutingTable(tuple(each.conditions() for each in self.rules)).hidden():
+        for rule, before in tables.RoutingTable(
+            tuple(each.conditions() for each in self.rules)
+        ).hidden():
             raise ValueError(
                 f"rule {rule.name} is never reached, because {before.name} before it matches all"
                 " its mail: put it before that rule, or remove it"
@@ -187,7 +184,7 @@ class RoutingSettings(DeliverySection):
 
     def plan(self) -> RoutingPlan:
         return RoutingPlan(
-            RoutingTable(tuple(each.rule() for each in self.rules)),
+            tables.RoutingTable(tuple(each.rule() for each in self.rules)),
             OwnNames(frozenset(self.own.hosts), Networks.of(self.own.networks)),
             Networks.of(self.skip),
             tuple(dict.fromkeys(self.families)),

@@ -18,15 +18,8 @@ from postroad.controller.kubernetes.drift import ApplyResponses, hash_in
 from postroad.controller.mailqueue import applying
 from postroad.controller.mailqueue.pipeline_runs import refused, report_pipeline
 from postroad.controller.mailqueue.plan import WorkloadsPlan
+from postroad.controller.pods import manifests
 from postroad.controller.pods.delivery_files import read_of_workers
-from postroad.controller.pods.manifests import (
-    INTAKE,
-    QUEUE,
-    WORKER,
-    Child,
-    paced_children,
-    selector,
-)
 from postroad.controller.pods.pipeline_children import PIPELINE, pipeline_children
 from postroad.controller.pods.upgrades import Upgrades, is_rolling
 from postroad.controller.reads import Absences, Reads, as_child
@@ -46,9 +39,9 @@ Workload = tuple[str, str, str, Workers | Intake | None]
 
 def workloads_of(spec: MailQueueSpec) -> list[Workload]:
     """Return what a MailQueue runs, the workers first."""
-    found: list[Workload] = [(condition.WORKERS_READY, "workers", WORKER, spec.workers)]
+    found: list[Workload] = [(condition.WORKERS_READY, "workers", manifests.WORKER, spec.workers)]
     if spec.intake:
-        found.append((condition.INTAKE_READY, "intake pods", INTAKE, spec.intake))
+        found.append((condition.INTAKE_READY, "intake pods", manifests.INTAKE, spec.intake))
     return found
 
 
@@ -70,8 +63,10 @@ def workloads_report(
     )
     wanted, name = workloads_of(plan.queue.spec), plan.queue.name.name
     failed = {each.component: each.failed for each in parts if each.failed}
-    if QUEUE in failed:
-        return report + Report([replace(failed[QUEUE], condition=each) for each, *_ in wanted])
+    if manifests.QUEUE in failed:
+        return report + Report(
+            [replace(failed[manifests.QUEUE], condition=each) for each, *_ in wanted]
+        )
     now = {place: each for part in parts for place, each in part.now.items()}
     findings, fields = [], dict[str, Any]()
     for workload in wanted:
@@ -81,11 +76,11 @@ def workloads_report(
         altered = _rewritten(parts, component)
         finding = workload_finding(workload, deployment, altered, plan.most_workers)
         findings.append(failed.get(component) or finding)
-        if facts is not None and component == WORKER:
-            facts["selector"] = selector(plan.queue, component)
+        if facts is not None and component == manifests.WORKER:
+            facts["selector"] = manifests.selector(plan.queue, component)
         elif facts is not None:
             facts.pop("replicas")
-        fields["workers" if component == WORKER else component] = facts
+        fields["workers" if component == manifests.WORKER else component] = facts
     if not certificate.is_good:  # why pods are not ready, which they cannot report
         findings[-1] = certificate
     if any(each.waits for each in parts):
@@ -115,7 +110,7 @@ def workload_finding(
         return good(which, f"no {what} declared", "NoneDeclared")
     facts, most = deployment_facts(deployment, spec.replicas), most_workers
     desired = facts["desired"]
-    if component == WORKER and most is not None and max(most, desired) < spec.replicas:
+    if component == manifests.WORKER and most is not None and max(most, desired) < spec.replicas:
         message = (
             f"{desired} of {spec.replicas} workers made: the QueueCluster has {most} for "
             "each MailQueue (spec.quota.workersPerQueue)"
@@ -146,7 +141,7 @@ def _rewritten(parts: Sequence[applying.AppliedPart], component: str) -> list[st
         each.rewritten
         for part in parts
         for each in part.applied
-        if part.component in (QUEUE, component) and each.rewritten
+        if part.component in (manifests.QUEUE, component) and each.rewritten
     ]
 
 
@@ -266,13 +261,13 @@ class QueueChildren:
     ) -> Sequence[applying.AppliedPart]:
         queue = plan.queue
         versions, found = plan.tls_versions, applying.Found()
-        async with attempt(QUEUE) as read:
+        async with attempt(manifests.QUEUE) as read:
             if versions is None:
                 pods = await read_credentials(self._reads, queue.name.namespace, plan.servers)
                 versions = pods.tls_versions
             found = await applying.find_children(self._api, queue)
         if not read.finding.is_good:
-            return [applying.AppliedPart(QUEUE, failed=read.finding)]
+            return [applying.AppliedPart(manifests.QUEUE, failed=read.finding)]
         image = queue.spec.image or self._image
         context = PodContext(plan.servers, image, versions, self._pipeline)
         wanted = [await self._wanted(queue, context, each, found) for each in applying.CONDITION_OF]
@@ -285,9 +280,9 @@ class QueueChildren:
         there."""
         spec, namespace = queue.spec, queue.name.namespace
         place = DEPLOYMENT.name, f"{queue.name.name}-{component}"
-        present, waits, children = found.get(place), False, list[Child]()
+        present, waits, children = found.get(place), False, list[manifests.Child]()
         async with attempt(applying.CONDITION_OF[component]) as attempted:
-            if component == WORKER and spec.workers:
+            if component == manifests.WORKER and spec.workers:
                 versions = await read_of_workers(self._reads, queue, spec.workers)
                 versions = {**(context.tls_versions or {}), **versions}
                 context = replace(context, tls_versions=versions)
@@ -301,7 +296,7 @@ class QueueChildren:
             else:
                 autoscaled = await keeps_replicas(self._api, self._absences, present)
                 granted = self._upgrades.is_granted(queue.key)
-                children, waits = paced_children(
+                children, waits = manifests.paced_children(
                     queue, context, component, present, autoscaled=autoscaled, granted=granted
                 )
         failed = None if attempted.finding.is_good else attempted.finding

@@ -10,14 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from postroad.controller.spec.parts import (
-    AllowedNamespaces,
-    Host,
-    Model,
-    PortInRange,
-    at_least,
-    holds,
-)
+from postroad.controller.spec import parts
 from postroad.controller.spec.tls import (
     CassandraTls,
     ServerLoginReference,
@@ -27,34 +20,35 @@ from postroad.controller.spec.tls import (
 )
 from postroad.delivery_settings.patterns import Duration, Port
 
-NOT_A_SYSTEM_KEYSPACE = holds(
+NOT_A_SYSTEM_KEYSPACE = parts.holds(
     lambda name: name != "system" and not name.startswith("system_"),
     "the keyspace must not be one of Cassandra's own",
 )
 
 
-class UserPolicy(Model):
+class UserPolicy(parts.Model):
     """Users at RabbitMQ that the operator makes, for each MailQueue one with the rights that its
     pods need."""
 
-    overlap: Annotated[Duration, at_least(timedelta(minutes=10))] = timedelta(hours=1)
+    overlap: Annotated[Duration, parts.at_least(timedelta(minutes=10))] = timedelta(hours=1)
     """Time that a former user of a MailQueue is valid beside the one that follows it. At least 10m,
     because pods get the new one within minutes."""
 
-    period: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(days=30)
+    period: Annotated[Duration, parts.at_least(timedelta(hours=1))] = timedelta(days=30)
     """After how long a MailQueue gets another user, or before, when its annotation
     postroad.dev/rotate changes. At least 1h."""
 
 
-class RabbitMQ(Model):
+class RabbitMQ(parts.Model):
     """The RabbitMQ server that holds references to mail."""
 
-    url: Annotated[str, Field(max_length=512, pattern=r"^amqps?://[^@\s]+$"), PortInRange]
+    url: Annotated[str, Field(max_length=512, pattern=r"^amqps?://[^@\s]+$"), parts.PortInRange]
     """URL (AMQP) with host, port and vhost (percent-encoded), without user and password. A host
     without a dot is a Service in the QueueCluster's namespace."""
 
     management_url: (
-        Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
+        Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), parts.PortInRange]
+        | None
     ) = None
     """Base URL of the management API. A host without a dot is a Service in the QueueCluster's
     namespace. Absent: not used; then maintenance does not find mails whose messages RabbitMQ
@@ -90,7 +84,7 @@ class RabbitMQ(Model):
         )
 
 
-class Replication(Model):
+class Replication(parts.Model):
     """Replication of the keyspace."""
 
     class_: Annotated[
@@ -103,10 +97,10 @@ class Replication(Model):
     queue or lose mail, and the condition Durable is False."""
 
 
-class Cassandra(Model):
+class Cassandra(parts.Model):
     """The Cassandra server that holds the time-series view of the queues."""
 
-    contact_points: Annotated[list[Host], Field(min_length=1, max_length=16)]
+    contact_points: Annotated[list[parts.Host], Field(min_length=1, max_length=16)]
     """Host names or addresses of some nodes. A host without a dot is a Service in the
     QueueCluster's namespace."""
 
@@ -129,7 +123,7 @@ class Cassandra(Model):
     Cassandra changes it (ALTER KEYSPACE, then a full repair), and the condition Durable has what it
     is."""
 
-    row_lifetime: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(hours=336)
+    row_lifetime: Annotated[Duration, parts.at_least(timedelta(hours=1))] = timedelta(hours=336)
     """Lifetime of rows. It bounds how long Cassandra keeps finished rows on disk, not how long mail
     may wait, because workers, intakes and `postroad maintain --every 30s` roll waiting mail
     forward at half of it. A queue for which none of these runs for half of rowLifetime begins to
@@ -142,20 +136,21 @@ class Cassandra(Model):
 
     tls: Annotated[
         CassandraTls,
-        holds(
+        parts.holds(
             lambda tls: tls.is_used,
             "caRef and clientCertRef need another mode than Disabled",
         ),
-        holds(lambda tls: tls.names_what_it_checks, "serverName goes with mode VerifyFull"),
+        parts.holds(lambda tls: tls.names_what_it_checks, "serverName goes with mode VerifyFull"),
     ]
     """True if connections are encrypted, and what is checked of certificates."""
 
 
-class S3(Model):
+class S3(parts.Model):
     """The object store that holds the bytes of mail."""
 
     url: (
-        Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
+        Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), parts.PortInRange]
+        | None
     ) = None
     """URL of the object store. A host without a dot is a Service in the QueueCluster's namespace.
     Absent: Amazon S3, by region."""
@@ -183,7 +178,7 @@ class S3(Model):
         return self.tls is None or not (self.url or "").startswith("http:")
 
 
-class Quota(Model):
+class Quota(parts.Model):
     """Limits on what the MailQueues of a cluster may have. It takes nothing from those that have
     more."""
 
@@ -196,7 +191,7 @@ class Quota(Model):
     Deployment is not bound by it. Absent: as many as declared."""
 
 
-class UpgradePace(Model):
+class UpgradePace(parts.Model):
     """Pace at which the pods of the cluster's MailQueues are replaced when a newer operator wants
     others."""
 
@@ -210,7 +205,7 @@ DEFAULT_CLASS = "default"
 """Of operators, and of QueueClusters that name none."""
 
 
-class QueueClusterSpec(Model):
+class QueueClusterSpec(parts.Model):
     """The servers that queues share."""
 
     operator_class: Annotated[
@@ -221,13 +216,13 @@ class QueueClusterSpec(Model):
 
     rabbitmq: Annotated[
         RabbitMQ,
-        holds(lambda rabbitmq: rabbitmq.uses_its_tls, "tls needs a server by amqps or https"),
-        holds(
+        parts.holds(lambda rabbitmq: rabbitmq.uses_its_tls, "tls needs a server by amqps or https"),
+        parts.holds(
             lambda rabbitmq: rabbitmq.hides_its_password,
             "managementURL must begin with https where url begins with amqps, because both are "
             "sent the same password",
         ),
-        holds(
+        parts.holds(
             lambda rabbitmq: rabbitmq.can_make_its_users,
             "users needs managementURL, by which they are made",
         ),
@@ -237,10 +232,12 @@ class QueueClusterSpec(Model):
     cassandra: Cassandra
     """Cassandra, which holds the time-series view of the queues."""
 
-    s3: Annotated[S3, holds(lambda s3: s3.uses_its_tls, "tls needs a url that begins with https")]
+    s3: Annotated[
+        S3, parts.holds(lambda s3: s3.uses_its_tls, "tls needs a url that begins with https")
+    ]
     """S3, which holds the bytes of mail."""
 
-    allowed_namespaces: AllowedNamespaces = AllowedNamespaces()
+    allowed_namespaces: parts.AllowedNamespaces = parts.AllowedNamespaces()
     """Namespaces whose MailQueues may use this cluster."""
 
     quota: Quota = Quota()

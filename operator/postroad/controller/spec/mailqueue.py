@@ -11,17 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from postroad.controller.spec.parts import (
-    Anything,
-    Hostname,
-    MailboxText,
-    Model,
-    NetworkText,
-    PortInRange,
-    Replicas,
-    at_least,
-    holds,
-)
+from postroad.controller.spec import parts
 from postroad.controller.spec.pipeline import Pipeline
 from postroad.controller.spec.placement import NetworkPolicy, Pod, Service, ServiceAccount
 from postroad.controller.spec.tls import StoreTls
@@ -33,11 +23,7 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.domain.mail.envelope_documents import MAX_HANDED, MAX_HANDING
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
-from postroad.domain.reports.deciding import (
-    DELAY_REPORTED_AFTER,
-    MAX_RETURNED_BYTES,
-    REPORTS_PER_MINUTE,
-)
+from postroad.domain.reports import deciding
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
 from postroad.settings.delivery import HandedBytes
@@ -46,14 +32,14 @@ SECOND = timedelta(seconds=1)
 
 HandingTime = Annotated[
     Duration,
-    holds(lambda each: SECOND <= each <= MAX_HANDING, "timeout must be from 1s to 10m"),
+    parts.holds(lambda each: SECOND <= each <= MAX_HANDING, "timeout must be from 1s to 10m"),
 ]
 WebhookText = Annotated[
-    str, Field(max_length=512, pattern=r"^https?://[^@\s#/?]+[^@\s#]*$"), PortInRange
+    str, Field(max_length=512, pattern=r"^https?://[^@\s#/?]+[^@\s#]*$"), parts.PortInRange
 ]
 
 
-class WebhookSpec(Model):
+class WebhookSpec(parts.Model):
     """Posts every mail to a webhook: multipart/form-data with the parts `envelope` and `message`,
     signed as Standard Webhooks has it."""
 
@@ -77,7 +63,7 @@ class WebhookSpec(Model):
     """A longer mail is refused for good."""
 
 
-class FunctionSpec(Model):
+class FunctionSpec(parts.Model):
     """Calls a function in Python for every mail, in the worker's own process."""
 
     name: Annotated[
@@ -97,11 +83,11 @@ class FunctionSpec(Model):
     """A longer mail is refused for good."""
 
 
-class ByRoutes(Model):
+class ByRoutes(parts.Model):
     """Delivery to the servers that the MX records of each recipient's domain name."""
 
 
-class Handler(Model):
+class Handler(parts.Model):
     """Handler of mails: one of these."""
 
     relay: Hop | None = None
@@ -126,7 +112,7 @@ class Handler(Model):
         return self
 
 
-class IntakeTls(Model):
+class IntakeTls(parts.Model):
     """TLS with the clients of the intake, from version 1.2 on."""
 
     cert_ref: SecretReference
@@ -139,16 +125,16 @@ class IntakeTls(Model):
     offers STARTTLS. The same number: instead of it. Absent: none."""
 
 
-class Intake(Model):
+class Intake(parts.Model):
     """The Deployment and the Service `<name>-intake`, which accept mail by SMTP."""
 
-    replicas: Replicas = 1
+    replicas: parts.Replicas = 1
     """Number of intake pods."""
 
     port: Port = 2525
     """Port of the Service, and port that the pods listen on."""
 
-    relay_from: Annotated[list[NetworkText], Field(min_length=1, max_length=64)] | None = None
+    relay_from: Annotated[list[parts.NetworkText], Field(min_length=1, max_length=64)] | None = None
     """Networks whose clients may send, to any recipient: 10.244.0.0/16 or 2001:db8::/32. Required,
     because no network is safe everywhere. It is compared with the address that a pod sees: that of
     a node where a load balancer or a node port hides the client's, a loopback address for `kubectl
@@ -161,7 +147,7 @@ class Intake(Model):
     """Placement of pods and what they run with. What it leaves out, the operator decides;
     `template` changes what comes of both."""
 
-    template: Anything = Field(default={})
+    template: parts.Anything = Field(default={})
     """A partial PodTemplateSpec that is merged into the intake's pods, over `pod`. The container is
     called `intake`."""
 
@@ -198,10 +184,10 @@ class Intake(Model):
             return False
 
 
-AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
+AT_LEAST_A_SECOND = parts.at_least(timedelta(seconds=1))
 
 
-class ClusterReference(Model):
+class ClusterReference(parts.Model):
     """Names a QueueCluster."""
 
     name: ObjectName
@@ -215,7 +201,7 @@ class ClusterReference(Model):
     in the MailQueue's namespace."""
 
 
-class ViewSpec(Model):
+class ViewSpec(parts.Model):
     """Parameters by which the time-series view is cut. Only some changes are allowed, because
     others would make mail invisible; status.configuration has the accepted values."""
 
@@ -239,7 +225,7 @@ class ViewSpec(Model):
         )
 
 
-class BrokerPolicy(Model):
+class BrokerPolicy(parts.Model):
     """Parameters by which RabbitMQ keeps references."""
 
     delivery_limit: Annotated[int, Field(ge=1, le=1000)] = 20
@@ -247,7 +233,7 @@ class BrokerPolicy(Model):
     dead letters. Cannot be changed: it is an argument of the quorum queues."""
 
 
-class BlobsPlace(Model):
+class BlobsPlace(parts.Model):
     """The bucket that holds the bytes of this queue's mail."""
 
     bucket: (
@@ -259,7 +245,7 @@ class BlobsPlace(Model):
     would be left behind."""
 
 
-class Retry(Model):
+class Retry(parts.Model):
     """When deferred mail is tried again."""
 
     lanes: list[Annotated[Duration, AT_LEAST_A_SECOND]] = Field(
@@ -290,38 +276,38 @@ class Retry(Model):
         return self
 
 
-class Reports(Model):
+class Reports(parts.Model):
     """Reports to the senders of mail that is not delivered, or whose delivery they ask about."""
 
     enabled: bool = True
     """True if workers make reports. false: a mail that is given up becomes a dead letter and its
     sender gets no notice; the intake does not offer DSN."""
 
-    delay_after: Annotated[Duration, AT_LEAST_A_SECOND] = DELAY_REPORTED_AFTER
+    delay_after: Annotated[Duration, AT_LEAST_A_SECOND] = deciding.DELAY_REPORTED_AFTER
     """Age at which a mail that waits is reported as delayed, once. More than retry.maxAge:
     never."""
 
-    author: MailboxText | None = None
+    author: parts.MailboxText | None = None
     """Address in the field From of reports. Absent: MAILER-DAEMON at the hostname of the queue, or
     of the pod."""
 
-    administrator: MailboxText | None = None
+    administrator: parts.MailboxText | None = None
     """Address that gets reports about mail that has no sender, such as reports. Absent: none are
     made."""
 
-    largest_returned_bytes: Annotated[int, Field(ge=0, le=1_048_576)] = MAX_RETURNED_BYTES
+    largest_returned_bytes: Annotated[int, Field(ge=0, le=1_048_576)] = deciding.MAX_RETURNED_BYTES
     """A mail of up to this size goes back whole with the report of its failure, of a larger one the
     header alone."""
 
-    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = REPORTS_PER_MINUTE
+    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = deciding.REPORTS_PER_MINUTE
     """Reports of one worker to one address. Further ones wait for up to an hour; beyond that, none
     are made."""
 
 
-class Workers(Model):
+class Workers(parts.Model):
     """The Deployment `<name>-worker`, which dequeues and delivers."""
 
-    replicas: Replicas = 2
+    replicas: parts.Replicas = 2
     """Number of workers. `kubectl scale` and a HorizontalPodAutoscaler change this field."""
 
     handler: Handler
@@ -335,12 +321,12 @@ class Workers(Model):
     """Placement of pods and what they run with. What it leaves out, the operator decides;
     `template` changes what comes of both."""
 
-    template: Anything = Field(default={})
+    template: parts.Anything = Field(default={})
     """A partial PodTemplateSpec that is merged into the workers' pods, over `pod`: a further
     container, a volume, … The container is called `worker`."""
 
 
-class MailQueueSpec(Model):
+class MailQueueSpec(parts.Model):
     """A distributed mail queue and the programs around it."""
 
     cluster_ref: ClusterReference
@@ -361,7 +347,7 @@ class MailQueueSpec(Model):
     reports: Reports = Reports()
     """Reports to senders."""
 
-    hostname: Hostname | None = None
+    hostname: parts.Hostname | None = None
     """The name that workers give in EHLO, and the intake in its greeting and the `Received` field:
     a fully qualified name in A-labels, or an address literal such as [192.0.2.1]. Absent: workers
     give the address of each connection as a literal, and the intake gives

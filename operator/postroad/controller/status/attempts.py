@@ -12,17 +12,7 @@ from dataclasses import dataclass, replace
 from pydantic import ValidationError
 
 from postroad.controller.kubernetes.actions import log_unexpected
-from postroad.controller.status.conditions import (
-    BLOBS_READY,
-    BROKER_READY,
-    CONFIGURATION_ACCEPTED,
-    VIEW_READY,
-    Finding,
-    Truth,
-    bad,
-    failed,
-    good,
-)
+from postroad.controller.status import conditions
 from postroad.errors import (
     BlobsUnavailable,
     BrokerUnavailable,
@@ -41,17 +31,17 @@ SERVER_SECONDS = 30.0
 """For one condition; the operator reports a server that takes longer, and tries again later."""
 
 SERVERS = {
-    BROKER_READY: "rabbitmq",
-    VIEW_READY: "cassandra",
-    CONFIGURATION_ACCEPTED: "cassandra",
-    BLOBS_READY: "s3",
+    conditions.BROKER_READY: "rabbitmq",
+    conditions.VIEW_READY: "cassandra",
+    conditions.CONFIGURATION_ACCEPTED: "cassandra",
+    conditions.BLOBS_READY: "s3",
 }
 """Server that the work behind a condition asks."""
 
 UNAVAILABLE: Mapping[str, type[ServerError]] = {
-    BROKER_READY: BrokerUnavailable,
-    VIEW_READY: ViewUnavailable,
-    BLOBS_READY: BlobsUnavailable,
+    conditions.BROKER_READY: BrokerUnavailable,
+    conditions.VIEW_READY: ViewUnavailable,
+    conditions.BLOBS_READY: BlobsUnavailable,
 }
 TOO_SLOW = "TooSlow"
 
@@ -94,7 +84,7 @@ def ends_reconcile(error: Exception) -> bool:
 class Attempt:
     """The finding of a block of work."""
 
-    finding: Finding
+    finding: conditions.Finding
 
 
 @asynccontextmanager
@@ -102,7 +92,7 @@ async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncItera
     """Yield what gets the finding of the block. An error ends the block, and is the finding.
     Raises: KubernetesUnavailable, KubernetesConflict, after which the reconcile is repeated, unless
     these last; LeadershipLost, after which another operator repeats it."""
-    attempted = Attempt(good(condition, "done"))
+    attempted = Attempt(conditions.good(condition, "done"))
     try:
         async with asyncio.timeout(seconds):
             yield attempted
@@ -110,26 +100,30 @@ async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncItera
         attempted.finding = silent(condition, f"no answer within {seconds:.0f} s")
         count_error(SERVERS.get(condition), error)
     except InvalidInput as error:
-        attempted.finding = bad(condition, "InvalidSpec", error.explain(), retryable=False)
+        attempted.finding = conditions.bad(
+            condition, "InvalidSpec", error.explain(), retryable=False
+        )
     except PostroadError as error:
         if ends_reconcile(error):
             raise
-        attempted.finding = failed(condition, error)
+        attempted.finding = conditions.failed(condition, error)
         if isinstance(error, KubernetesError) and condition in SERVERS:
             # The API server refused: of the server behind the condition nothing is known.
-            attempted.finding = replace(attempted.finding, truth=Truth.UNKNOWN)
+            attempted.finding = replace(attempted.finding, truth=conditions.Truth.UNKNOWN)
         count_error(SERVERS.get(condition), error)
     except ValidationError as error:
-        attempted.finding = bad(condition, "InvalidSpec", invalid_fields(error), retryable=False)
+        attempted.finding = conditions.bad(
+            condition, "InvalidSpec", invalid_fields(error), retryable=False
+        )
     except Exception as error:
         log_unexpected("reconcile failed unexpectedly", condition=condition)
         attempted.finding = unexpected(condition, error)
 
 
-def unexpected(condition: str, error: Exception) -> Finding:
+def unexpected(condition: str, error: Exception) -> conditions.Finding:
     """Return the finding about an error that the operator does not know."""
     message = f"{type(error).__name__}: see the operator's log"
-    return bad(condition, "UnexpectedError", message, retryable=True)
+    return conditions.bad(condition, "UnexpectedError", message, retryable=True)
 
 
 def count_error(server: str | None, error: BaseException | None) -> None:
@@ -141,12 +135,12 @@ def count_error(server: str | None, error: BaseException | None) -> None:
         metrics.SERVER_ERRORS.labels(server, name).inc()
 
 
-def silent(condition: str, message: str) -> Finding:
+def silent(condition: str, message: str) -> conditions.Finding:
     """Return the finding about work that took too long: that of a server which is away, so that the
     reason stays the same when the server is next found to be."""
     if condition in UNAVAILABLE:
-        return failed(condition, UNAVAILABLE[condition](message))
-    return bad(condition, TOO_SLOW, message, retryable=True)
+        return conditions.failed(condition, UNAVAILABLE[condition](message))
+    return conditions.bad(condition, TOO_SLOW, message, retryable=True)
 
 
 def invalid_fields(error: ValidationError) -> str:

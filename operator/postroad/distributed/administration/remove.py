@@ -17,16 +17,7 @@ from postroad.distributed.entries import replacement
 from postroad.distributed.entries.dead_letters import SetAside
 from postroad.distributed.entries.endings import came_too_late, delete_bytes, end, was_cleaned
 from postroad.distributed.reading.browse import WaitingMail, waiting
-from postroad.domain.queues.entries import (
-    Ending,
-    EndingKind,
-    Entry,
-    EntryKey,
-    Mark,
-    Partition,
-    Traits,
-    UndecodableRow,
-)
+from postroad.domain.queues import entries
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ViewUnavailable
 
@@ -42,12 +33,12 @@ class _Removal:
     """One removal of some mails. A mark with an equal ending is its own only once a reply was lost;
     before that, another process removed the mail in the same millisecond."""
 
-    ending: Ending
+    ending: entries.Ending
     is_unsure: bool = False
 
     @classmethod
     def now(cls, engine: Engine) -> _Removal:
-        return cls(Ending(EndingKind.REMOVED, engine.clock.now()))
+        return cls(entries.Ending(entries.EndingKind.REMOVED, engine.clock.now()))
 
     async def persist(self, engine: Engine, work: Callable[[], Awaitable[bool]]) -> bool:
         """Do work that ends entries by this removal; repeat it where the view does not answer in
@@ -62,7 +53,7 @@ class _Removal:
 
         return await persist(engine.backoff(), TRIES, tried)
 
-    def made(self, mark: Mark) -> bool:
+    def made(self, mark: entries.Mark) -> bool:
         """Return whether this removal may have written a mark that is there."""
         return self.is_unsure and mark.ending == self.ending
 
@@ -82,7 +73,7 @@ async def remove_after(
     they were accepted by a moment; return how many. Raises: ViewError."""
     undecodable = 0
 
-    async def end_undecodable(row: UndecodableRow) -> None:
+    async def end_undecodable(row: entries.UndecodableRow) -> None:
         """End a row that is set aside; its bytes are left to its message, or to the audit."""
         nonlocal undecodable
         if selector.matches(row, began.at) and row.accepted_at <= accepted_by:
@@ -95,7 +86,7 @@ async def remove_after(
         if each.entry.accepted_at <= accepted_by
     )
     # Concurrent transactions on one partition would only fail each other.
-    locks: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
+    locks: defaultdict[entries.Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def together(batch: list[WaitingMail]) -> int:
         removal = _Removal.now(engine)
@@ -107,7 +98,7 @@ async def remove_after(
 async def _by_partition(found: AsyncIterator[WaitingMail]) -> AsyncIterator[list[WaitingMail]]:
     """Batch mails by the partition of their rows; one that is changing its entry, or has many
     domains, comes alone."""
-    gathered: dict[Partition, list[WaitingMail]] = {}
+    gathered: dict[entries.Partition, list[WaitingMail]] = {}
     async for each in found:
         partition = each.row.key.partition
         if any(other.slice_start != partition.slice_start for other in gathered):
@@ -147,7 +138,9 @@ async def _remove_together(
     return first + await _remove_together(engine, batch[middle:], removal, lock)
 
 
-async def _end_together(engine: Engine, ended: list[tuple[EntryKey, Ending, Traits]]) -> bool:
+async def _end_together(
+    engine: Engine, ended: list[tuple[entries.EntryKey, entries.Ending, entries.Traits]]
+) -> bool:
     """End entries of one partition; as in `endings.end`, nothing follows in a passed slice."""
     slice_start = ended[0][0].slice_start
     if (await engine.limits_cache.limits()).have_passed(slice_start):
@@ -158,7 +151,10 @@ async def _end_together(engine: Engine, ended: list[tuple[EntryKey, Ending, Trai
 
 
 async def remove_entry(
-    engine: Engine, entry: Entry, mark: Mark | None = None, removal: _Removal | None = None
+    engine: Engine,
+    entry: entries.Entry,
+    mark: entries.Mark | None = None,
+    removal: _Removal | None = None,
 ) -> bool:
     """Remove a mail, starting from one of its entries, through its successors. Returns whether this
     call removed it; False when it ended before."""
@@ -170,7 +166,7 @@ async def remove_entry(
             await delete_bytes(engine, [entry.blob_key])
             engine.on_ending()
             return True
-    if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
+    if mark.ending is None or mark.ending.kind is not entries.EndingKind.REPLACED:
         return False
     successor, change = replacement.replacement_of(mark)
     if not mark.published:

@@ -17,14 +17,7 @@ from postroad.distributed.administration.purge import delete_purged_blobs
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import endings, replacement
 from postroad.distributed.entries.live_slices import Ascending, Slice, with_marks
-from postroad.domain.queues.entries import (
-    EndingKind,
-    Entry,
-    EntryKey,
-    Mark,
-    Partition,
-    PurgeWatermark,
-)
+from postroad.domain.queues import entries
 from postroad.domain.values.identifiers import LAST, moment_of
 from postroad.errors import ViewError
 from postroad.ports.marks import PartitionVersion
@@ -117,7 +110,7 @@ async def check_drained(
     return DrainCheck(state, missing, doubtful, is_unknown, tuple(versions))
 
 
-def _is_purged(watermark: PurgeWatermark | None, closed: ClosedSlice) -> bool:
+def _is_purged(watermark: entries.PurgeWatermark | None, closed: ClosedSlice) -> bool:
     """True if a purge ended every entry of a partition, so that no row that is gone is missed."""
     return (
         watermark is not None and moment_of(watermark.through) >= closed.slice_start + closed.window
@@ -125,7 +118,7 @@ def _is_purged(watermark: PurgeWatermark | None, closed: ClosedSlice) -> bool:
 
 
 async def _check_blobs_deleted(
-    engine: Engine, partition: Partition
+    engine: Engine, partition: entries.Partition
 ) -> tuple[PartitionVersion, bool]:
     """Return the version of a partition, and whether the bytes of all that its watermark ended are
     deleted; delete them where a purge stopped half way. The drain check uses this watermark: one
@@ -164,13 +157,13 @@ async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
 
 
 async def _marks_of_rows(
-    view: View, partition: Partition, version: PartitionVersion
-) -> AsyncIterator[tuple[EntryKey, Mark | None]]:
+    view: View, partition: entries.Partition, version: PartitionVersion
+) -> AsyncIterator[tuple[entries.EntryKey, entries.Mark | None]]:
     """Yield the entries of a partition with their marks; of the rows only the ids are read."""
     ids = view.blob_keys(partition, LAST)
     pairs = with_marks(view, partition, ids, itemgetter(0), version=version)
     async for (enqueue_id, _), mark in pairs:
-        yield EntryKey(partition.slice_start, partition.bucket_id, enqueue_id), mark
+        yield entries.EntryKey(partition.slice_start, partition.bucket_id, enqueue_id), mark
 
 
 class _SliceReading:
@@ -181,7 +174,7 @@ class _SliceReading:
         self.is_unknown = False
         self.doubtful: set[datetime] = set()
 
-    async def take(self, key: EntryKey, mark: Mark | None) -> None:
+    async def take(self, key: entries.EntryKey, mark: entries.Mark | None) -> None:
         """Note an entry; finish its replacement, if it stopped half way."""
         if await self._is_settled(key, mark):
             return
@@ -189,7 +182,7 @@ class _SliceReading:
         if mark is not None:
             self._doubt(mark)
 
-    async def expired(self, partition: Partition) -> int:
+    async def expired(self, partition: entries.Partition) -> int:
         """Return how many rows expired whose mails are over: their final marks, which expire later,
         are still there. A withdrawn entry does not count: it may have got its row after the slice
         was closed."""
@@ -200,16 +193,16 @@ class _SliceReading:
                 continue
             if not mark.is_final:
                 self._doubt(mark)
-            elif mark.ending is None or mark.ending.kind is not EndingKind.WITHDRAWN:
+            elif mark.ending is None or mark.ending.kind is not entries.EndingKind.WITHDRAWN:
                 count += 1
         return count
 
-    def _doubt(self, mark: Mark) -> None:
+    def _doubt(self, mark: entries.Mark) -> None:
         self.is_unknown |= mark.is_unknown
         if mark.successor is not None:
             self.doubtful.add(mark.successor.slice_start)
 
-    async def _is_settled(self, key: EntryKey, mark: Mark | None) -> bool:
+    async def _is_settled(self, key: entries.EntryKey, mark: entries.Mark | None) -> bool:
         """True if a mark settles its entry. A mail that fails keeps its slice, and affects no
         other. After the first error of a server no other mail is tried, because each may take as
         long."""
@@ -229,11 +222,11 @@ class _SliceReading:
             return False
 
 
-async def _settle(engine: Engine, key: EntryKey, mark: Mark) -> bool:
-    if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
+async def _settle(engine: Engine, key: entries.EntryKey, mark: entries.Mark) -> bool:
+    if mark.ending is None or mark.ending.kind is not entries.EndingKind.REPLACED:
         return mark.is_final
     row = await engine.view.row(key)
-    if not isinstance(row, Entry):
+    if not isinstance(row, entries.Entry):
         return False
     if mark.is_unfinished_replacement:
         await replacement.finish(engine, row, mark)

@@ -21,13 +21,9 @@ from postroad.distributed.administration.dead_queue import consume_dead
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.entries.live_slices import rescue_if_late, with_marks
+from postroad.distributed.maintenance import row_maintenance
 from postroad.distributed.maintenance.audit import AuditMaintenance
 from postroad.distributed.maintenance.browse_start import BrowseStartAdvance
-from postroad.distributed.maintenance.row_maintenance import (
-    ArchiveWait,
-    DeadLetterMaintenance,
-    RowMaintenance,
-)
 from postroad.distributed.reading.browse import ENQUEUE_ID
 from postroad.domain.queues.entries import Entry, EntryKey, Partition
 from postroad.ports.view import ClosedSlice, Limits
@@ -39,7 +35,7 @@ class Cleanup:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._archive_wait = ArchiveWait(engine)
+        self._archive_wait = row_maintenance.ArchiveWait(engine)
         self._seen: tuple[datetime, timedelta] | None = None
         self._safe: datetime | None = None
 
@@ -164,9 +160,9 @@ class Maintenance:
         self._engine = engine
         self._advance = advance
         self._cleanup = Cleanup(engine)
-        self._rows = RowMaintenance(engine)
+        self._rows = row_maintenance.RowMaintenance(engine)
         owner = UUID(int=engine.randomness.bits(128))  # of what one process at a time does
-        self._dead_letters = DeadLetterMaintenance(engine, owner)
+        self._dead_letters = row_maintenance.DeadLetterMaintenance(engine, owner)
         self._audit = AuditMaintenance(engine, owner)
 
     async def round(self) -> None:

@@ -19,15 +19,8 @@ from postroad.distributed.engine.limits_cache import Beginning
 from postroad.distributed.entries.dead_letters import SetAside, view_of
 from postroad.distributed.entries.live_slices import live_slices, with_marks
 from postroad.distributed.entries.replacement import replacement_of
+from postroad.domain.queues import entries
 from postroad.domain.queues.documents import MailView
-from postroad.domain.queues.entries import (
-    EndingKind,
-    Entry,
-    EntryKey,
-    Mark,
-    Partition,
-    UndecodableRow,
-)
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import moment_of
 from postroad.errors import InvalidInput
@@ -41,9 +34,9 @@ class WaitingMail:
     """A waiting mail. `row` is the entry that a change starts from; `entry` is how the mail waits:
     the same, or its successor while a replacement is under way."""
 
-    row: Entry
-    entry: Entry
-    mark: Mark | None
+    row: entries.Entry
+    entry: entries.Entry
+    mark: entries.Mark | None
 
 
 async def waiting(
@@ -72,7 +65,7 @@ async def waiting(
             if ahead.meets(row.key):
                 continue
             found: WaitingMail | None = None
-            if isinstance(row, UndecodableRow):
+            if isinstance(row, entries.UndecodableRow):
                 await aside.row(row, mark)
             elif mark is not None and mark.is_unknown:
                 aside.mark(row.key)
@@ -93,19 +86,19 @@ class _Ahead:
     def __init__(self, last: datetime) -> None:
         """`last`: the browse reads slices up to here."""
         self._last = last
-        self._keys: set[EntryKey] = set()
+        self._keys: set[entries.EntryKey] = set()
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def meets(self, key: EntryKey) -> bool:
+    def meets(self, key: entries.EntryKey) -> bool:
         """Return whether the browse followed a replacement to this entry before; true once."""
         if key not in self._keys:
             return False
         self._keys.remove(key)
         return True
 
-    def __contains__(self, key: EntryKey) -> bool:
+    def __contains__(self, key: entries.EntryKey) -> bool:
         return key in self._keys
 
     def reach(self, slice_start: datetime) -> None:
@@ -113,7 +106,7 @@ class _Ahead:
         if self._keys:
             self._keys = {key for key in self._keys if key.slice_start >= slice_start}
 
-    def add(self, key: EntryKey) -> None:
+    def add(self, key: entries.EntryKey) -> None:
         if key.slice_start <= self._last:
             self._keys.add(key)
 
@@ -121,10 +114,10 @@ class _Ahead:
 async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
     """Yield views of waiting mails; of rows that are set aside, behind the mail that is read next.
     See `MailQueue.browse`."""
-    found: list[UndecodableRow] = []
+    found: list[entries.UndecodableRow] = []
     began = await engine.limits_cache.begin()
 
-    async def note(row: UndecodableRow) -> None:
+    async def note(row: entries.UndecodableRow) -> None:
         if selector is None or selector.matches(row, began.at):
             found.append(row)
 
@@ -138,7 +131,7 @@ async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[Mai
         yield _unreadable(row)
 
 
-def _unreadable(row: UndecodableRow) -> MailView:
+def _unreadable(row: entries.UndecodableRow) -> MailView:
     return MailView(
         enqueue_id=row.enqueue_id,
         mail_id=row.mail_id or row.enqueue_id,
@@ -153,7 +146,7 @@ def _unreadable(row: UndecodableRow) -> MailView:
     )
 
 
-async def _waits_on(engine: Engine, successor: Entry) -> bool:
+async def _waits_on(engine: Engine, successor: entries.Entry) -> bool:
     """True if the successor of a replacement under way is not over: its message may come before the
     predecessor's mark is `published`, which a process that ended never writes."""
     mark = await engine.view.mark(successor.key)
@@ -161,8 +154,8 @@ async def _waits_on(engine: Engine, successor: Entry) -> bool:
 
 
 async def joined(
-    view: View, partitions: list[Partition], after: UUID | None
-) -> AsyncIterator[tuple[Entry | UndecodableRow, Mark | None]]:
+    view: View, partitions: list[entries.Partition], after: UUID | None
+) -> AsyncIterator[tuple[entries.Entry | entries.UndecodableRow, entries.Mark | None]]:
     """Yield the rows of a slice with their marks, merged over its buckets in the order of ids."""
     streams = [
         with_marks(view, each, view.rows(each, after), ENQUEUE_ID, after) for each in partitions
@@ -185,7 +178,7 @@ async def joined(
 
 
 async def _follow(
-    engine: Engine, row: Entry, mark: Mark | None, since: datetime, ahead: _Ahead
+    engine: Engine, row: entries.Entry, mark: entries.Mark | None, since: datetime, ahead: _Ahead
 ) -> WaitingMail | None:
     """Return how the mail of a row waits; None: not, or its successor's row is met later."""
     if mark is None:
@@ -198,7 +191,7 @@ async def _follow(
     if (
         mark.delivered_at is not None
         or ending is None
-        or ending.kind is not EndingKind.REPLACED
+        or ending.kind is not entries.EndingKind.REPLACED
         or ending.at < since
     ):
         return None

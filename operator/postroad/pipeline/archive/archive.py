@@ -22,19 +22,7 @@ from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.lifetimes import longest_archive_wait
 from postroad.domain.values.identifiers import EPOCH
 from postroad.errors import ArchiveUnderWay, ServerError
-from postroad.pipeline.archive.planning import (
-    ArchivedPartition,
-    Coverage,
-    Gap,
-    ReadCounts,
-    Stretch,
-    after_reading,
-    archived_through,
-    merged,
-    new_gaps,
-    to_ask,
-    without_reading,
-)
+from postroad.pipeline.archive import planning
 from postroad.ports.clock import Clock
 from postroad.ports.marks import PartitionVersion
 from postroad.ports.view import ClosedSlice, Limits, View
@@ -140,7 +128,7 @@ class PartitionsRead(Generic[E]):
     """The entries of some partitions, and what was counted in each."""
 
     entries: E
-    counts: Mapping[Partition, ReadCounts]
+    counts: Mapping[Partition, planning.ReadCounts]
 
 
 class EntrySource(Protocol[E]):
@@ -154,19 +142,19 @@ class EntrySource(Protocol[E]):
 class Lake(Protocol[E_contra]):
     """The tables of an archive. Each method is one commit, and changes nothing when it fails."""
 
-    async def slices(self, first: datetime) -> Mapping[Partition, ArchivedPartition]:
+    async def slices(self, first: datetime) -> Mapping[Partition, planning.ArchivedPartition]:
         """Return what the lake has of each partition, from a slice start on."""
 
-    async def gaps(self) -> tuple[Gap, ...]: ...
+    async def gaps(self) -> tuple[planning.Gap, ...]: ...
 
     async def put_entries(self, entries: E_contra, partitions: Collection[Partition]) -> None:
         """Replace the entries of these partitions by those of them that are given; those of other
         partitions stay, in the lake and ungiven."""
 
-    async def put_slices(self, archived: Iterable[ArchivedPartition]) -> None:
+    async def put_slices(self, archived: Iterable[planning.ArchivedPartition]) -> None:
         """Replace the lines of these partitions."""
 
-    async def put_gaps(self, gaps: tuple[Gap, ...]) -> None: ...
+    async def put_gaps(self, gaps: tuple[planning.Gap, ...]) -> None: ...
 
     async def put_run(self, run: Run) -> None: ...
 
@@ -206,10 +194,10 @@ class Archive(Generic[E]):
             return Run(run_id, JOB, began, self._now(), {})
         closed = {each.slice_start: each async for each in self._view.closed_slices(first)}
         had = await self._lake.slices(min(first, limits.archived_through or first))
-        asked = to_ask((each for start, each in closed.items() if wanted(start)), had)
+        asked = planning.to_ask((each for start, each in closed.items() if wanted(start)), had)
         versions = await read_versions(self._view, asked)
         found = {
-            each: without_reading(had.get(each), closed[each.slice_start], version)
+            each: planning.without_reading(had.get(each), closed[each.slice_start], version)
             for each, version in versions.items()
         }
         have = {each: archived for each, archived in found.items() if archived is not None}
@@ -220,19 +208,21 @@ class Archive(Generic[E]):
         have = {**had, **have}
         archived = limits.archived_through
         waits = archived is not None and began - archived < self._shortest_wait
-        if gaps := new_gaps(limits, closed.values(), have.values(), step=self._step, waits=waits):
-            await self._lake.put_gaps(merged((*await self._lake.gaps(), *gaps)))
+        if gaps := planning.new_gaps(
+            limits, closed.values(), have.values(), step=self._step, waits=waits
+        ):
+            await self._lake.put_gaps(planning.merged((*await self._lake.gaps(), *gaps)))
         counts = {"asked": len(asked), "read": len(changed), "gaps": len(gaps)}
         run = Run(run_id, JOB, began, self._now(), counts | _counted(replaced.values()))
         await self._lake.put_run(run)
         final = {each.partition for each in have.values() if each.is_final}
-        through = archived_through(limits, closed.values(), final)
+        through = planning.archived_through(limits, closed.values(), final)
         await self._view.advance(archived_through=through)
         return run
 
     async def _replace(
         self, changed: Versions, closed: Mapping[datetime, ClosedSlice], now: datetime
-    ) -> dict[Partition, ArchivedPartition]:
+    ) -> dict[Partition, planning.ArchivedPartition]:
         """Read the changed partitions, and replace them in the lake but those that cleanup may have
         overtaken; return what the lake has of all of them."""
         if not changed:
@@ -241,11 +231,13 @@ class Archive(Generic[E]):
         limits = await self._view.limits()
         before = now - 3 * self._skew
         discarded = {
-            each: ArchivedPartition(each, version, closed[each.slice_start].window)
+            each: planning.ArchivedPartition(each, version, closed[each.slice_start].window)
             for each, version in changed.items()
         }
         results = {
-            each: after_reading(had, closed[each.slice_start], read.counts[each], limits, before)
+            each: planning.after_reading(
+                had, closed[each.slice_start], read.counts[each], limits, before
+            )
             for each, had in discarded.items()
         }
         kept = {each: result for each, result in results.items() if result is not None}
@@ -264,7 +256,7 @@ async def read_versions(
     return found
 
 
-def _counted(replaced: Collection[ArchivedPartition]) -> dict[str, int]:
+def _counted(replaced: Collection[planning.ArchivedPartition]) -> dict[str, int]:
     return {
         "rows": sum(each.rows for each in replaced),
         "undecodable": sum(each.undecodable for each in replaced),
@@ -280,7 +272,7 @@ slice more costs little."""
 async def unarchived(
     view: View,
     reading: Iterable[ViewConfiguration],
-    archived: Mapping[Partition, ArchivedPartition],
+    archived: Mapping[Partition, planning.ArchivedPartition],
     first: datetime,
     last: datetime,
 ) -> Versions:
@@ -294,11 +286,11 @@ async def unarchived(
         partition: version
         for partition, version in (await read_versions(view, found)).items()
         if (closed := drained.get(partition.slice_start)) is None
-        or without_reading(archived.get(partition), closed, version) is None
+        or planning.without_reading(archived.get(partition), closed, version) is None
     }
 
 
-def near(versions: Versions, stretch: Stretch, window: timedelta) -> Versions:
+def near(versions: Versions, stretch: planning.Stretch, window: timedelta) -> Versions:
     """Return partitions that may have entries of a stretch. `window`: their longest slice's."""
     first = max(stretch.first, EPOCH + LEEWAY + window) - LEEWAY - window
     return {
@@ -308,12 +300,12 @@ def near(versions: Versions, stretch: Stretch, window: timedelta) -> Versions:
     }
 
 
-def with_view(coverage: Coverage, limits: Limits) -> Coverage:
+def with_view(coverage: planning.Coverage, limits: Limits) -> planning.Coverage:
     """Return how far lake and view together cover a stretch that the lake covers so far: what
     cleanup deleted since the archive last read it is lacking still."""
     begun = limits.content_start
     lacking = tuple(
-        Gap(gap.first, min(gap.before, begun))
+        planning.Gap(gap.first, min(gap.before, begun))
         for gap in coverage.lacking
         if begun is not None and gap.first < begun
     )

@@ -24,16 +24,8 @@ from postroad.embedded.log.layout import Layout
 from postroad.embedded.log.options import MIB
 from postroad.embedded.store.archive import DAMAGED, DroppedName, begin_at, read_archive
 from postroad.pipeline.addresses import KeptAddress
+from postroad.pipeline.archive import embedded_parts
 from postroad.pipeline.archive.archive import JOB, Run
-from postroad.pipeline.archive.embedded_parts import (
-    HOUR,
-    HistoryPart,
-    PartKind,
-    lines_of,
-    lost_moments,
-    parts_of,
-    segment_part,
-)
 from postroad.pipeline.archive.planning import Gap, merged
 from postroad.pipeline.spark.lake.store_lake import KnownTimes, StoreLake
 from postroad.ports.clock import Clock
@@ -57,7 +49,9 @@ class _Reading:
     those of each mail since the last commit; `gaps`: of which time something is lost."""
 
     ends: dict[str, int]
-    parts: dict[str, list[HistoryPart]] = field(default_factory=lambda: defaultdict(list))
+    parts: dict[str, list[embedded_parts.HistoryPart]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     damaged: list[HistorySegment] = field(default_factory=list)
     gaps: set[Gap] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
@@ -138,8 +132,10 @@ def _read(
     if found is None:
         return
     unreadable = int(not found.is_whole)
-    for part in () if found.header is None else parts_of(found.header, found.frames, kept):
-        if part.kind == PartKind.UNREADABLE:
+    for part in (
+        () if found.header is None else embedded_parts.parts_of(found.header, found.frames, kept)
+    ):
+        if part.kind == embedded_parts.PartKind.UNREADABLE:
             unreadable += 1
         else:
             reading.parts[part.mail_id].append(part)
@@ -158,11 +154,11 @@ def _commit(lake: StoreLake, reading: _Reading, history: StoreHistory | None) ->
     had = defaultdict(list)
     for part in lake.parts_of(reading.parts):
         had[part.mail_id].append(part)
-    lines, left = list[tuple[Any, ...]](), list[HistoryPart]()
+    lines, left = list[tuple[Any, ...]](), list[embedded_parts.HistoryPart]()
     for mail_id, new in reading.parts.items():
-        former = {line[2]: line for line in lines_of(had[mail_id]).lines}
+        former = {line[2]: line for line in embedded_parts.lines_of(had[mail_id]).lines}
         parts = [*had[mail_id], *new]
-        found = lines_of(parts)
+        found = embedded_parts.lines_of(parts)
         changed = [line for line in found.lines if former.get(line[2]) != line]
         lines += changed
         reading.counts["entries"] += sum(line[2] not in former for line in changed)
@@ -177,26 +173,26 @@ def _commit(lake: StoreLake, reading: _Reading, history: StoreHistory | None) ->
         lost += lake.lost_parts(reading.parts, salts)
         reading.gaps |= {_gap(at, at + 1) for at in _lost_moments(lost)}
         _put_gaps(lake, reading.gaps)
-    ends = (segment_part(salt, end) for salt, end in reading.ends.items())
+    ends = (embedded_parts.segment_part(salt, end) for salt, end in reading.ends.items())
     lake.put_parts(reading.parts, [*left, *ends], salts)
     reading.parts.clear()
 
 
 def _living(
-    parts: Sequence[HistoryPart], salts: Collection[str]
-) -> tuple[list[HistoryPart], list[HistoryPart]]:
+    parts: Sequence[embedded_parts.HistoryPart], salts: Collection[str]
+) -> tuple[list[embedded_parts.HistoryPart], list[embedded_parts.HistoryPart]]:
     """Return the parts of mails that these segments have a part of, and those of others."""
     mails = {each.mail_id for each in parts if each.salt in salts}
     living = [each for each in parts if each.mail_id in mails]
     return living, [each for each in parts if each.mail_id not in mails]
 
 
-def _lost_moments(parts: Iterable[HistoryPart]) -> Iterator[int]:
+def _lost_moments(parts: Iterable[embedded_parts.HistoryPart]) -> Iterator[int]:
     mails = defaultdict(list)
     for each in parts:
         mails[each.mail_id].append(each)
     for same in mails.values():
-        yield from lost_moments(same)
+        yield from embedded_parts.lost_moments(same)
 
 
 def _put_gaps(lake: StoreLake, gaps: Collection[Gap]) -> None:
@@ -206,7 +202,7 @@ def _put_gaps(lake: StoreLake, gaps: Collection[Gap]) -> None:
 
 
 def _gap(first_us: int, before_us: int) -> Gap:
-    return Gap(slice_of(instant(first_us), HOUR), instant(before_us))
+    return Gap(slice_of(instant(first_us), embedded_parts.HOUR), instant(before_us))
 
 
 def _dropped(files: Files, layout: Layout) -> Sequence[DroppedName]:
