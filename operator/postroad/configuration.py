@@ -30,22 +30,20 @@ from postroad.domain.configuration.advice import Seen, SliceCount
 from postroad.domain.configuration.consistency import continues
 from postroad.domain.configuration.documents import Document, to_document
 from postroad.domain.configuration.history import (
-    ConfigurationEvent,
-    Configured,
-    decide,
-    fold,
-    replay,
-)
-from postroad.domain.configuration.rollout import (
     GRACE,
     MAX_READ_LEASE,
     READ_LEASE,
+    ConfigurationEvent,
+    Configured,
     Rollout,
     RolloutTiming,
     Watched,
     adoption_rollout,
+    decide,
     first_rollout,
+    fold,
     next_step,
+    replay,
     versions,
     writing_and_reading,
 )

@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroad.domain.configuration.history import ConfigurationEvent, decide, fold
-from postroad.domain.configuration.rollout import Rollout
+from postroad.domain.configuration.history import ConfigurationEvent, Rollout, decide, fold
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ConfigurationConflict
 from postroad.ports.history import History, Recorded

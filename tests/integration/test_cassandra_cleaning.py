@@ -15,7 +15,7 @@ from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers, MemoryWorld
 from postroad.distributed.engine.engine import Engine, Parts
 from postroad.distributed.maintenance.maintenance import Cleanup
-from postroad.domain.configuration.rollout import MAX_READ_LEASE
+from postroad.domain.configuration.history import MAX_READ_LEASE
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Entry, EntryKey

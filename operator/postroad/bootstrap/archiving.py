@@ -25,8 +25,11 @@ from postroad.bootstrap.embedded_store import root_of
 from postroad.bootstrap.engine import check_parts
 from postroad.distributed.administration.administration import EntryChange
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.domain.configuration.history import ConfigurationEvent
-from postroad.domain.configuration.rollout import first_rollout, writing_and_reading
+from postroad.domain.configuration.history import (
+    ConfigurationEvent,
+    first_rollout,
+    writing_and_reading,
+)
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.entries import EntryKey
 from postroad.domain.queues.names import QueueName

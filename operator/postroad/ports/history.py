@@ -5,8 +5,7 @@ Source: 000 Decision (eventSourcing); ADR 0005."""
 from dataclasses import dataclass
 from typing import Protocol
 
-from postroad.domain.configuration.history import ConfigurationEvent
-from postroad.domain.configuration.rollout import Rollout
+from postroad.domain.configuration.history import ConfigurationEvent, Rollout
 from postroad.domain.configuration.rules import ViewConfiguration
 
 

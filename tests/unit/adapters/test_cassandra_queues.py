@@ -22,11 +22,10 @@ from postroad.adapters.cassandra.view.erasure import (
     erase_rest,
     erase_slices,
 )
-from postroad.adapters.cassandra.view.shared_state import ERASE_SHARED_STATE
-from postroad.adapters.cassandra.view.suppression_list import ERASE_SHARDS, SHARDS
+from postroad.adapters.cassandra.view.shared_state import ERASE_SHARDS, ERASE_SHARED_STATE, SHARDS
 from postroad.configuration import REFRESHES_PER_LEASE
 from postroad.domain.configuration.documents import to_document
-from postroad.domain.configuration.rollout import READ_LEASE, Rollout
+from postroad.domain.configuration.history import READ_LEASE, Rollout
 from postroad.domain.values.instants import AGREEING
 from postroad.errors import ConfigurationConflict, ViewRefused
 from postroad.ports.delivery import Topic

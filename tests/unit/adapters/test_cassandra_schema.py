@@ -10,7 +10,7 @@ import pytest
 
 from postroad.adapters.cassandra import mark_statements, schema, statements
 from postroad.adapters.cassandra.session import Statement
-from postroad.adapters.cassandra.view import shared_state, suppression_list, view
+from postroad.adapters.cassandra.view import shared_state, view
 from postroad.ports.view import TableOptions
 
 
@@ -100,7 +100,7 @@ def _statements() -> list[Statement]:
         statements,
         view,
         shared_state,
-        suppression_list,
+        shared_state,
     )
     named = [each for module in modules for each in vars(module).values()]
     return [each for each in named if isinstance(each, Statement)]

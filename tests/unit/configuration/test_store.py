@@ -13,12 +13,12 @@ from postroad.adapters.memory.servers import MemoryHistory, Records
 from postroad.configuration import LeasedConfiguration, Settled, adopt, settle
 from postroad.domain.configuration.documents import effective_document, from_document
 from postroad.domain.configuration.history import (
+    MAX_READ_LEASE,
     ConfigurationCreated,
     ConfigurationEvent,
     ConfigurationRefused,
     replay,
 )
-from postroad.domain.configuration.rollout import MAX_READ_LEASE
 from postroad.domain.configuration.rules import Refusal, ViewConfiguration
 from postroad.errors import (
     ConfigurationConflict,

@@ -17,7 +17,7 @@ import pytest
 
 from postroad.adapters.memory.servers import MemoryHistory
 from postroad.configuration import LeasedConfiguration, adopt, settle
-from postroad.domain.configuration.rollout import Rollout, versions
+from postroad.domain.configuration.history import Rollout, versions
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.entries import Partition, place, slice_of
 from postroad.domain.values.identifiers import Identifiers

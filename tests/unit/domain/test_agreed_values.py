@@ -8,8 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.configuration.history import STATUS_ENTRIES
-from postroad.domain.configuration.rollout import GRACE, MAX_READ_LEASE, READ_LEASE
+from postroad.domain.configuration.history import GRACE, MAX_READ_LEASE, READ_LEASE, STATUS_ENTRIES
 from postroad.domain.configuration.rules import MIN_WINDOW, ViewConfiguration
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import MAX_ADDRESS, MAX_PRIORITY, MIN_PRIORITY

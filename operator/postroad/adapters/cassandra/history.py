@@ -22,8 +22,7 @@ from datetime import UTC, datetime
 from postroad.adapters.cassandra import schema, statements
 from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.domain.configuration.documents import from_document, to_document
-from postroad.domain.configuration.history import ConfigurationEvent
-from postroad.domain.configuration.rollout import READ_LEASE, Rollout
+from postroad.domain.configuration.history import READ_LEASE, ConfigurationEvent, Rollout
 from postroad.errors import ConfigurationConflict, InvalidInput, ViewRefused
 from postroad.ports.history import Recorded
 

@@ -12,8 +12,7 @@ from postroad.adapters.memory.broker import BrokerQueues, MemoryBroker, MemoryCl
 from postroad.adapters.memory.steps import ProcessSteps, step
 from postroad.adapters.memory.tables import Tables
 from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Schema
-from postroad.domain.configuration.history import ConfigurationEvent
-from postroad.domain.configuration.rollout import Rollout
+from postroad.domain.configuration.history import ConfigurationEvent, Rollout
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName

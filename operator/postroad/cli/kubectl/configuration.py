@@ -25,9 +25,9 @@ from postroad.domain.configuration.history import (
     ConfigurationEvent,
     Configured,
     decide,
+    first_rollout,
     replay,
 )
-from postroad.domain.configuration.rollout import first_rollout
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
 from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import HistoryMissing, InvalidInput, QueueNotFound, ServerError

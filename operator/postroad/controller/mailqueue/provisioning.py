@@ -25,7 +25,7 @@ from postroad.controller.status.conditions import Finding, bad, good, unknown
 from postroad.controller.status.status import CONFLICT, Report, Status
 from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.configuration.documents import effective_document
-from postroad.domain.configuration.rollout import MAX_READ_LEASE
+from postroad.domain.configuration.history import MAX_READ_LEASE
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ServerError
 from postroad.ports.blobs import OBJECTS_EXPIRE

@@ -1,5 +1,5 @@
 """The durations of the distributed engine, and the relation that they must keep. Those that two
-releases have to agree on come from `domain/configuration/rollout.py`.
+releases have to agree on come from `domain/configuration/history.py`.
 
 Waiting for servers that are away: longer each time, with jitter.
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
-from postroad.domain.configuration.rollout import GRACE, MAX_READ_LEASE, READ_LEASE
+from postroad.domain.configuration.history import GRACE, MAX_READ_LEASE, READ_LEASE
 from postroad.domain.values.instants import AGREEING
 from postroad.errors import InvalidSettings, ViewUnavailable
 from postroad.ports.clock import Clock, Randomness

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from postroad.distributed.engine.ownership import check_erasable
 from postroad.distributed.entries.live_slices import TOGETHER, slices_under
-from postroad.domain.configuration.rollout import GRACE, versions
+from postroad.domain.configuration.history import GRACE, versions
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName
 from postroad.errors import (

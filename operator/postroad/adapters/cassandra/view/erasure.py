@@ -18,8 +18,7 @@ from uuid import UUID
 from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view.rows import DeadLetterReader, month_of_gone
-from postroad.adapters.cassandra.view.shared_state import ERASE_SHARED_STATE
-from postroad.adapters.cassandra.view.suppression_list import erase_lists
+from postroad.adapters.cassandra.view.shared_state import ERASE_SHARED_STATE, erase_lists
 from postroad.domain.values.instants import AGREEING
 from postroad.ports.delivery import Topic
 

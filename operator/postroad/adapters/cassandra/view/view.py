@@ -14,8 +14,10 @@ from postroad.adapters.cassandra.statements import insert
 from postroad.adapters.cassandra.view import erasure, rows
 from postroad.adapters.cassandra.view.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.view.rows import DeadLetterReader, month_of_gone
-from postroad.adapters.cassandra.view.shared_state import CassandraSharedState
-from postroad.adapters.cassandra.view.suppression_list import CassandraSuppressionList
+from postroad.adapters.cassandra.view.shared_state import (
+    CassandraSharedState,
+    CassandraSuppressionList,
+)
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
 from postroad.domain.queues.references import KEY_LIFETIME
