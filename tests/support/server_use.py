@@ -12,6 +12,9 @@ import pytest
 SHARED = {"rabbitmq", "cassandra", "s3"}
 """Servers that the runs share, side by side."""
 
+OWN_SERVERS = "own_stack"
+"""The fixture of tests that start the programs of these servers for themselves."""
+
 
 @contextmanager
 def server_use(folder: Path, *, alone: bool) -> Iterator[None]:
@@ -36,7 +39,7 @@ class ServerUse:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         needed = {name for each in item.iter_markers("needs") for name in each.args}
-        if not needed & SHARED:
+        if not needed & SHARED or OWN_SERVERS in getattr(item, "fixturenames", ()):
             return (yield)
         alone = item.get_closest_marker("kills_servers") is not None
         with server_use(self._folder, alone=alone):
