@@ -208,30 +208,33 @@ async def test_network_policies_come_and_go_with_their_switch(operator: Running)
         await operator.until_gone(NETWORK_POLICY, name)
 
 
-@pytest.mark.parametrize(
-    ("pod", "said"),
-    [
-        ({"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]}, "tolerations[0]"),
-        ({"tolerations": [{"effect": "NoExecute"}]}, "tolerations[0]"),
-        ({"affinity": {"podAffinity": {"required": []}}}, "podAffinity.required"),
-        ({"labels": {"not a name": "x"}}, "labels"),
-        ({"nodeSelector": {"disk": "-"}}, "nodeSelector"),
-        ({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}, "resources.requests"),
-        ({"env": [{"name": "A", "valueFrom": {"fieldReff": {}}}]}, "fieldReff"),
-    ],
-    ids=str,
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"tolerations": [{"key": "a", "operator": "Exists", "value": "x"}]}, "tolerations[0]"),
+    ({"tolerations": [{"effect": "NoExecute"}]}, "tolerations[0]"),
+    ({"affinity": {"podAffinity": {"required": []}}}, "podAffinity.required"),
+    ({"labels": {"not a name": "x"}}, "labels"),
+    ({"nodeSelector": {"disk": "-"}}, "nodeSelector"),
+    ({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}, "resources.requests"),
+    ({"env": [{"name": "A", "valueFrom": {"fieldReff": {}}}]}, "fieldReff"),
 )
+
+
 async def test_what_the_api_server_refuses_of_pods_comes_back_with_the_field_to_correct(
-    operator: Running, pod: dict[str, Any], said: str
+    operator: Running,
 ) -> None:
     await operator.apply_cluster()
-    await operator.apply(mail_queue(operator.namespace, workers=workers() | {"pod": pod}))
-    conditions = await operator.until(lambda found: found["WorkersReady"]["status"] == "False")
+    await operator.apply(mail_queue(operator.namespace, workers=workers()))
+    await operator.until_ready()
 
-    assert conditions["WorkersReady"]["reason"] == "KubernetesRefused"
-    assert said in conditions["WorkersReady"]["message"]
-    assert "correct spec.workers.pod" in conditions["WorkersReady"]["message"]
-    assert conditions["Stalled"]["status"] == "True"
+    for pod, said in REFUSED:
+        nothing = dict.fromkeys(each for one, _ in REFUSED for each in one)
+        await operator.change({"workers": {"pod": nothing | pod}})
+        conditions = await operator.until(lambda found: found["WorkersReady"]["status"] == "False")
+        ready = conditions["WorkersReady"]
+        assert ready["reason"] == "KubernetesRefused"
+        assert said in ready["message"]
+        assert "correct spec.workers.pod" in ready["message"]
+        assert conditions["Stalled"]["status"] == "True"
 
     await operator.change({"workers": {"pod": None}})
     await operator.until_ready()
