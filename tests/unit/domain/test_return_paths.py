@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.mail.address_lists import return_path
 from postroad.domain.mail.mail import check_address
+from postroad.domain.mail.return_paths import return_path
 
 SENDER = "bounces@list.example"
 

@@ -1,18 +1,13 @@
-"""The addresses that a field of a header names, such as From and To, and reverse-paths that name
-the recipient (VERP), so that a report that comes back tells whom it is about. Pure.
+"""The addresses that a field of a header names, such as From and To. Pure.
 
-Fields are read strictly, because each address that is found gets mail, or gives the domain that
-signs it: text that one reader takes for an address and another for a name is refused
-(CVE-2023-27043). Allowed beside RFC 5322 is what names the same addresses for every reader: `;`
-between them, a last `>` or `)` that is missing. Not the standard library's reader, because its
-answers differ between patch releases. Reverse-paths have the form of Postfix with its usual
-delimiters, `+` and `=`.
-Source: RFC 5322 3.4, 4.4; RFC 6532 3.2 (UTF-8); Bernstein, Variable Envelope Return Paths;
-Postfix documentation, VERP_README; RFC 5321 4.1.2, 4.5.3.1; ADR 0071."""
+Strict, because each address that is found gets mail, or gives the domain that signs it: text that
+one reader takes for an address and another for a name is refused (CVE-2023-27043). Allowed beside
+RFC 5322 is what names the same addresses for every reader: `;` between them, a last `>` or `)` that
+is missing. Not the standard library's reader, because its answers differ between patch releases.
+Source: RFC 5322 3.4, 4.4; RFC 6532 3.2 (UTF-8)."""
 
 import re
 
-from postroad.domain.mail.seven_bits import ascii_address
 from postroad.errors import InvalidInput
 
 _SPACE = r"[ \t\r\n]*+"
@@ -78,29 +73,3 @@ def _without_comments(value: str) -> str:
 
 def _shown(text: str) -> str:
     return ascii(text if len(text) <= 60 else f"{text[:60]}…")
-
-
-MAX_LOCAL_PART, MAX_PATH = 64, 254
-"""Octets; a path has 256 with its angle brackets. Source: RFC 5321 4.5.3.1.1, 4.5.3.1.3."""
-
-_DOT_ATOM = r"[^\s\"()<>\[\]\\,;:@.\x00-\x20\x7f]+"
-_DOT_STRING = re.compile(rf"{_DOT_ATOM}(?:\.{_DOT_ATOM})*")
-
-
-def return_path(sender: str, recipient: str) -> str | None:
-    """Return the reverse-path of a mail from a sender to one recipient; None: it would be too long,
-    or one of the two has quotes or an address literal that cannot stand there.
-
-    >>> return_path("bounces@list.example", "user@example.net")
-    'bounces+user=example.net@list.example'
-    """
-    local, at, domain = sender.rpartition("@")
-    user, _, host = ascii_address(recipient).rpartition("@")
-    named = f"{user}={host}" if user else host  # postmaster has no domain
-    extended = f"{local}+{named}"
-    path = f"{extended}{at}{domain}"
-    if not (local and _DOT_STRING.fullmatch(extended)):
-        return None
-    if len(extended.encode()) > MAX_LOCAL_PART or len(path.encode()) > MAX_PATH:
-        return None
-    return path

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from postroad.domain.mail.address_lists import return_path
 from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, Responder
+from postroad.domain.mail.return_paths import return_path
 from postroad.domain.smtp.next_hops import Protocol
 from postroad.smtp.client.client import (
     Exchange,
