@@ -225,16 +225,20 @@ class Hop(ConnectionSection):
         """Return the value that routing uses."""
         return SmartHost(self.next_hop(), by_mx=self.look_up is HostLookUp.MX)
 
+    @property
+    def port_of_host(self) -> int:
+        """Port that connections go to, unless to a socket."""
+        return self.tls.mode.default_port if self.port is None else self.port
+
     def next_hop(self, *, usually_chunks: bool = True) -> next_hops.NextHop:
         """Return the value that connections use, of one whose login is in files."""
         if self.host is None:
             assert self.socket is not None
             return next_hops.NextHop.at_socket(self.socket)
-        port = self.tls.mode.default_port if self.port is None else self.port
         login = None if self.login is None else self.login.value()
         return next_hops.NextHop(
             self.host,
-            port,
+            self.port_of_host,
             self.tls.mode,
             self.protocol,
             login,

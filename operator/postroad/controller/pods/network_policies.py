@@ -90,6 +90,6 @@ def _egress_of(handler: Handler, queue: Queue) -> PolicyRules:
     if queue.spec.delivery is not None and (routing := queue.spec.delivery.routing) is not None:
         hops += [hop for rule in routing.rules for hop in rule.hops or ()]
         servers = {port for _, port in routing.resolver.addresses()} - {DNS_PORT}
-    ports |= {hop.port or hop.tls.mode.default_port for hop in hops if hop.host is not None}
+    ports |= {hop.port_of_host for hop in hops if hop.host is not None}
     rules = [_to(sorted(ports))] if ports else []
     return [*rules, *([_names(sorted(servers))] if servers else [])]
