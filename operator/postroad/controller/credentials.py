@@ -179,7 +179,7 @@ async def _read_server(
         return before
     of_login, of_trusted, of_shown = read
     found = {} if of_login is None else of_login.texts([*keys.values()])
-    values = {name: found[key] for name, key in keys.items()} if found else {}
+    values = {name: found[key] for name, key in keys.items()}
     authorities = None if of_trusted is None else _authorities_in(of_trusted)
     certificate = None if of_shown is None else _certificate_in(of_shown)
     tls_content = json.dumps([authorities, certificate]).encode()
