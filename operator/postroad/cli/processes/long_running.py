@@ -34,7 +34,8 @@ MAINTENANCE_INTERVAL = timedelta(seconds=30)
 nothing to do costs a few reads; every ten minutes, one reads all that waits."""
 
 INTAKE_MAINTENANCE_INTERVAL = timedelta(minutes=10)
-"""The same in an intake, beside which workers run rounds, or no other process does."""
+"""Time between two rounds of an intake: workers beside it run them more often, or no process
+does."""
 
 _worker_log = logger("worker")
 
