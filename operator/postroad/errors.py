@@ -23,6 +23,7 @@
     │   ├── BrokerError, ViewError, BlobsError
     │   │   ├── BrokerUnavailable, ViewUnavailable, BlobsUnavailable   (transient)
     │   │   └── BrokerRefused, ViewRefused, BlobsRefused               (permanent)
+    │   │       └── HistoryTooNew   a later release wrote to the history (a ViewRefused)
     │   ├── NotPublished        the message was not sent (a BrokerUnavailable)
     │   ├── Unroutable          the broker has no queue behind the exchange
     │   ├── ExchangeGone        as Unroutable, of a message that the broker may have stored
@@ -212,6 +213,15 @@ class ViewUnavailable(ViewError):
 
 class ViewRefused(ViewError):
     """Cassandra refused the request."""
+
+
+class HistoryTooNew(ViewRefused):
+    """The configuration history has an event that this release cannot read."""
+
+    hint = (
+        "run the release that wrote it, or a later one: this one cannot tell where the queue's mail"
+        " lies, and changes nothing of it"
+    )
 
 
 class Undecodable(ViewError):

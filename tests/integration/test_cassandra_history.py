@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import sys
@@ -15,10 +16,10 @@ import servers
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.session import Session
 from postroad.configuration import settle
-from postroad.domain.configuration.documents import from_document
+from postroad.domain.configuration.documents import from_document, to_document
 from postroad.domain.configuration.history import decide, fold, replay
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.errors import ViewRefused
+from postroad.errors import HistoryTooNew
 from support import configuration_writer
 from support.histories import STATUS_BYTES, size_of
 from support.keyspaces import keyspace
@@ -108,19 +109,23 @@ async def test_after_150_transitions_the_folded_status_replays_to_what_the_mirro
     assert status == list(fold(mirror))
 
 
-async def test_an_event_that_cannot_be_read_stops_everything_that_would_follow_from_it(
-    session: Session, queue: str
+@pytest.mark.parametrize("unknown", [{"type": "FromTheFuture"}, {"order": "byRecipient"}], ids=str)
+async def test_an_event_of_a_later_release_stops_everything_that_would_follow_from_it(
+    session: Session, queue: str, unknown: dict[str, str]
 ) -> None:
     history = CassandraHistory(session, queue)
     event = decide((), ViewConfiguration(), at=NOON).event
     assert event is not None
     await history.append(event)
+    changed = decide((event,), ViewConfiguration(bucket_count=64), at=NOON).event
+    assert changed is not None
+    document = json.dumps(to_document(changed) | unknown)
     await session.run(
         "INSERT INTO {keyspace}.configuration_events (queue, sequence, document)"
-        f" VALUES ('{queue}', 2, '{{\"type\": \"FromTheFuture\"}}') IF NOT EXISTS"
+        f" VALUES ('{queue}', 2, '{document}') IF NOT EXISTS"
     )
 
-    with pytest.raises(ViewRefused, match="event 2"):
+    with pytest.raises(HistoryTooNew, match="event 2"):
         await history.load()
 
 

@@ -23,7 +23,7 @@ from postroad.adapters.cassandra import schema, statements
 from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.domain.configuration.documents import from_document, to_document
 from postroad.domain.configuration.history import READ_LEASE, ConfigurationEvent, Rollout
-from postroad.errors import ConfigurationConflict, InvalidInput, ViewRefused
+from postroad.errors import ConfigurationConflict, HistoryTooNew, InvalidInput, ViewRefused
 from postroad.ports.history import Recorded
 
 KEY = "@home"
@@ -170,10 +170,9 @@ class CassandraHistory:
         try:
             return from_document(json.loads(row["document"]))
         except (ValueError, TypeError, InvalidInput) as error:
-            raise ViewRefused(
+            raise HistoryTooNew(
                 f"event {row['sequence']} of the configuration history of {self._queue} cannot be "
-                "read",
-                hint="a newer release of postroad wrote it, or an administrator",
+                f"read by this release: {error}"
             ) from error
 
 

@@ -51,6 +51,11 @@ def pending_report(spec: MailQueueSpec) -> Report:
     return Report([unknown(each, condition.PENDING, message) for each, *_ in workloads_of(spec)])
 
 
+def stopped_report(spec: MailQueueSpec, why: Finding) -> Report:
+    """Return the report about pods that are neither made nor changed."""
+    return Report([unknown(each, why.reason, why.message) for each, *_ in workloads_of(spec)])
+
+
 def workloads_report(
     plan: WorkloadsPlan, parts: Sequence[applying.AppliedPart], certificate: Finding
 ) -> Report:
@@ -229,15 +234,20 @@ class QueueChildren:
         self._upgrades.end(queue)
 
     async def make(
-        self, plan: WorkloadsPlan, expected: Collection[applying.ChildName], *, configured: bool
+        self,
+        plan: WorkloadsPlan,
+        expected: Collection[applying.ChildName],
+        *,
+        configured: bool,
+        may_upgrade: bool,
     ) -> Report:
         """Apply the children once the queue has a configuration, because workers before would only
         fail; after that also while a server is away. `expected`: those that are there unless
-        another process deleted them."""
+        another process deleted them; `may_upgrade`: the pods may become those of this release."""
         queue = plan.queue
         if not configured:
             return pending_report(queue.spec)
-        parts = await self._apply(plan, expected)
+        parts = await self._apply(plan, expected, may_upgrade=may_upgrade)
         now = {place: each for part in parts for place, each in part.now.items()}
         async with attempt(condition.INTAKE_READY) as certificate:
             if queue.spec.intake and queue.spec.intake.tls:
@@ -257,7 +267,7 @@ class QueueChildren:
         return report + (jobs if refusal.is_good else replace(jobs, findings=[refused(refusal)]))
 
     async def _apply(
-        self, plan: WorkloadsPlan, expected: Collection[applying.ChildName]
+        self, plan: WorkloadsPlan, expected: Collection[applying.ChildName], *, may_upgrade: bool
     ) -> Sequence[applying.AppliedPart]:
         queue = plan.queue
         versions, found = plan.tls_versions, applying.Found()
@@ -270,11 +280,21 @@ class QueueChildren:
             return [applying.AppliedPart(manifests.QUEUE, failed=read.finding)]
         image = queue.spec.image or self._image
         context = PodContext(plan.servers, image, versions, self._pipeline)
-        wanted = [await self._wanted(queue, context, each, found) for each in applying.CONDITION_OF]
+        granted = may_upgrade and self._upgrades.is_granted(queue.key)
+        wanted = [
+            await self._wanted(queue, context, each, found, granted=granted)
+            for each in applying.CONDITION_OF
+        ]
         return await applying.apply_parts(self._api, queue, wanted, found, expected, self._answers)
 
     async def _wanted(
-        self, queue: Queue, context: PodContext, component: str, found: applying.Found
+        self,
+        queue: Queue,
+        context: PodContext,
+        component: str,
+        found: applying.Found,
+        *,
+        granted: bool,
     ) -> applying.WantedPart:
         """Return what to apply of a component, once the Secrets and ConfigMaps that it names are
         there."""
@@ -295,7 +315,6 @@ class QueueChildren:
                 children = pipeline_children(queue, context)
             else:
                 autoscaled = await keeps_replicas(self._api, self._absences, present)
-                granted = self._upgrades.is_granted(queue.key)
                 children, waits = manifests.paced_children(
                     queue, context, component, present, autoscaled=autoscaled, granted=granted
                 )

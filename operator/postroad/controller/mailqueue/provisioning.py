@@ -27,7 +27,7 @@ from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.configuration.documents import effective_document
 from postroad.domain.configuration.history import MAX_READ_LEASE
 from postroad.domain.queues.names import QueueName
-from postroad.errors import ServerError
+from postroad.errors import HistoryTooNew, ServerError
 from postroad.ports.blobs import OBJECTS_EXPIRE
 from postroad.ports.clock import Clock
 
@@ -43,10 +43,13 @@ SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLO
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Result of preparing the servers for a MailQueue. `configured`: a configuration holds, so
-    that pods may run."""
+    that pods may run; `may_upgrade`: they may be replaced because of another release, whose history
+    this one has read; `stopped`: why nothing of the queue is made or changed, pods neither."""
 
     report: Report
     configured: bool
+    may_upgrade: bool = True
+    stopped: Finding | None = None
 
 
 class QueueServers:
@@ -87,10 +90,13 @@ class QueueServers:
             async with attempt(condition.CONFIGURATION_ACCEPTED) as attempted:
                 attempted.finding, fields = await self._configure(plan.view, has_rows=has_rows)
             accepted = attempted.finding
-        if not view.is_good or accepted.reason == TOO_SLOW:
+        if accepted.reason == HistoryTooNew.__name__:
+            return _not_taken(accepted, changes)
+        may_upgrade = view.is_good and accepted.reason != TOO_SLOW
+        if not may_upgrade:
             accepted = _not_asked(plan.view, accepted)
         report = replace(changes, findings=[accepted, broker, view, blobs], fields=fields)
-        return Prepared(report, plan.broker.begun or bool(fields))
+        return Prepared(report, plan.broker.begun or bool(fields), may_upgrade)
 
     async def _claim(self, plan: BrokerPlan) -> tuple[Finding, None]:
         await self._claims(plan.place).claim(Part.MESSAGES)
@@ -162,6 +168,8 @@ class QueueServers:
             )
             if settled.state is not None:
                 await self._engines.begin(plan.place)
+        except HistoryTooNew:
+            raise
         except ServerError as error:
             return bad(which, TOO_SLOW, error.explain(), retryable=True), {}
         fields: Status = {}
@@ -177,12 +185,12 @@ class QueueServers:
 
 
 def _not_taken(conflict: Finding, changes: Report) -> Prepared:
-    """Return the findings about a queue that another one has: nothing more of it is made, and what
-    pods it has go on."""
+    """Return the findings about a queue that another one has, or a later release: nothing more of
+    it is made, and what pods it has go on."""
     types = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
     others = [each for each in types if each != conflict.condition]
     findings = [conflict, *(unknown(each, CONFLICT, conflict.message) for each in others)]
-    return Prepared(replace(changes, findings=findings), configured=False)
+    return Prepared(replace(changes, findings=findings), configured=False, stopped=conflict)
 
 
 def _not_asked(plan: ViewPlan, why: Finding) -> Finding:

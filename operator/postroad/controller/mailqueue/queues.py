@@ -14,7 +14,7 @@ from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.quotas import has_configuration
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.controller.mailqueue import scope
-from postroad.controller.mailqueue.children import QueueChildren
+from postroad.controller.mailqueue.children import QueueChildren, stopped_report
 from postroad.controller.mailqueue.orphans import OrphanList
 from postroad.controller.mailqueue.plan import FactsReader, QueueFacts, QueuePlan
 from postroad.controller.mailqueue.provisioning import SERVER_CONDITIONS, QueueServers
@@ -159,7 +159,12 @@ class Queues:
         async with attempt("Spec", seconds=300) as attempted:
             prepared = await self._servers.prepare(plan)
             report += prepared.report
-            report += await self._make_children(plan, due, configured=prepared.configured)
+            if prepared.stopped is not None:
+                self._children.leave(plan.workloads.queue.key)
+                return report + stopped_report(plan.workloads.queue.spec, prepared.stopped)
+            report += await self._make_children(
+                plan, due, configured=prepared.configured, may_upgrade=prepared.may_upgrade
+            )
             if prepared.configured:
                 report += await self._measured(plan)
         if attempted.finding.is_good:
@@ -167,9 +172,16 @@ class Queues:
         return replace(report, findings=blocked(attempted.finding))
 
     async def _make_children(
-        self, plan: QueuePlan, due: scope.NextReconcile, *, configured: bool
+        self,
+        plan: QueuePlan,
+        due: scope.NextReconcile,
+        *,
+        configured: bool,
+        may_upgrade: bool = True,
     ) -> Report:
-        made = await self._children.make(plan.workloads, due.expected, configured=configured)
+        made = await self._children.make(
+            plan.workloads, due.expected, configured=configured, may_upgrade=may_upgrade
+        )
         return made + Report(advised(plan.workloads.queue.spec))
 
     async def _measured(self, plan: QueuePlan) -> Report:

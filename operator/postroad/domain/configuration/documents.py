@@ -20,6 +20,9 @@ from postroad.errors import InvalidInput
 
 Document = dict[str, Any]
 
+_LEFT_OUT = {"by", "generation"}
+"""Fields that `to_document` leaves out where they are empty."""
+
 
 def configuration_document(configuration: ViewConfiguration) -> Document:
     """Return a configuration as the resource's `spec.view` has it."""
@@ -78,11 +81,17 @@ def to_document(event: ConfigurationEvent) -> Document:
 
 
 def from_document(document: Mapping[str, Any]) -> ConfigurationEvent:
-    """Read an event. Raises: InvalidInput for anything that `to_document` did not write."""
+    """Read an event. Raises: InvalidInput for anything that `to_document` did not write: what a
+    newer release added to an event may change where mail lies."""
     try:
-        return _read(document)
+        event = _read(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidInput("a configuration event cannot be read") from error
+    unknown = document.keys() - to_document(event).keys() - _LEFT_OUT
+    if unknown:
+        names = ", ".join(sorted(map(str, unknown)))
+        raise InvalidInput(f"a configuration event has fields that are unknown: {names}")
+    return event
 
 
 def _read(document: Mapping[str, Any]) -> ConfigurationEvent:

@@ -79,6 +79,25 @@ def test_a_document_of_an_unknown_type_is_refused() -> None:
         from_document(to_document(transitions(1)[0]) | {"type": "ConfigurationForgotten"})
 
 
+@pytest.mark.parametrize(
+    "event",
+    [*transitions(4), ADOPTED, fold(transitions(9), entries=3)[0]],
+    ids=lambda event: type(event).__name__,
+)
+def test_a_document_with_a_field_of_a_later_release_is_refused_by_name(
+    event: ConfigurationEvent,
+) -> None:
+    with pytest.raises(InvalidInput, match="unknown: order"):
+        from_document(to_document(event) | {"order": "byRecipient"})
+
+
+@pytest.mark.parametrize("empty", [{"by": ""}, {"generation": None}], ids=str)
+def test_a_document_with_an_empty_field_is_read(empty: dict[str, Any]) -> None:
+    document = to_document(ADOPTED)
+
+    assert from_document(document | empty) == from_document(document)
+
+
 @given(st.integers(1, 70), st.integers(2, 12))
 def test_a_folded_history_replays_to_the_same_state(count: int, entries: int) -> None:
     history = transitions(count)

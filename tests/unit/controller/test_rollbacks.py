@@ -1,0 +1,91 @@
+"""An operator of the release before, over what a later one wrote, changes nothing of the queue that
+it cannot read; and pods are replaced for no release whose history was not read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from postroad.adapters.memory.servers import MemoryHistory
+from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE
+from postroad.errors import HistoryTooNew
+from support.manual_loop import move, run
+from support.memory.fault_injection import away
+from support.memory.kubernetes.world import ObjectPlace
+from support.resources import intake, workers
+from support.running_controller import RunningController, running_controller
+
+BEFORE, LATER = "postroad:1", "postroad:2"
+A_FULL_RECONCILE = 400
+WORKER, INTAKE = "outgoing-worker", "outgoing-intake"
+
+
+def children(operator: RunningController) -> dict[ObjectPlace, Mapping[str, Any]]:
+    return {
+        place: {name: value for name, value in each.items() if name != "status"}
+        for place, each in operator.kubernetes.objects.items()
+        if INSTANCE in (each["metadata"].get("labels") or {})
+    }
+
+
+def images(operator: RunningController) -> set[str]:
+    found = [operator.found(DEPLOYMENT, name) for name in (WORKER, INTAKE)]
+    return {each["spec"]["template"]["spec"]["containers"][0]["image"] for each in found}
+
+
+async def too_new(_: MemoryHistory) -> None:
+    raise HistoryTooNew("event 2 of the configuration history cannot be read by this release")
+
+
+def test_an_older_operator_leaves_a_queue_as_it_is_whose_history_it_cannot_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        async with running_controller(image=LATER) as later:
+            await later.declare(workers=workers(), intake=intake())
+        before = children(later)
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryHistory, "load", too_new)
+            async with running_controller(beside=later, image=BEFORE) as older:
+                await move(A_FULL_RECONCILE)
+
+                assert children(older) == before
+                for each in ("Ready", "ConfigurationAccepted"):
+                    found = older.condition(each)
+                    assert (found["status"], found["reason"]) == ("False", "HistoryTooNew")
+                    assert "event 2" in found["message"]
+                    assert "run the release that wrote it" in found["message"]
+                assert older.condition("Stalled")["status"] == "True"
+                assert older.condition("WorkersReady")["status"] == "Unknown"
+                await older.change({"workers": {"concurrency": 7}})
+                await move(A_FULL_RECONCILE)
+                assert children(older) == before
+        async with running_controller(beside=later, image=LATER) as again:
+            await move(A_FULL_RECONCILE)
+            assert again.condition("Ready")["status"] == "True"
+            assert images(again) == {LATER}
+
+    run(scene())
+
+
+def test_pods_are_replaced_for_another_release_once_the_history_was_read() -> None:
+    async def scene() -> None:
+        async with running_controller(image=LATER) as later:
+            await later.declare(workers=workers(), intake=intake())
+        async with running_controller(beside=later, image=BEFORE) as older:
+            older.faults.plan = away("view")
+            await move(A_FULL_RECONCILE)
+            assert images(older) == {LATER}
+            await older.change({"workers": {"replicas": 2}})
+            await move(60)
+            assert images(older) == {LATER}
+            assert older.found(DEPLOYMENT, WORKER)["spec"]["replicas"] == 2
+
+            older.faults.plan = away()
+            await move(A_FULL_RECONCILE)
+            assert images(older) == {BEFORE}
+            assert older.condition("Ready")["status"] == "True"
+
+    run(scene())
