@@ -62,7 +62,7 @@ def rendered(*options: str | Path) -> list[Manifest]:
 
 def installed_by_kubectl() -> dict[Path, str]:
     """Return the files of `manifests/` that are rendered, with their texts."""
-    image = ("--skip-tests", "--set", "image.repository=postroad")
+    image = ("--no-hooks", "--set", "image.repository=postroad")
     install = template(*image, "--set", "crds.install=false")
     users = template(
         *image, "--set", "rabbitmqUsers=true", "--show-only", "templates/rabbitmq-users.yaml"

@@ -334,8 +334,10 @@ def test_the_operator_reads_what_the_values_are(
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_pods_pass_the_restricted_standard(values: Path) -> None:
-    objects = {each["kind"]: each for each in rendered("--values", values)}
-    pods = [objects["Deployment"]["spec"]["template"]["spec"], objects["Pod"]["spec"]]
+    objects = rendered("--values", values)
+    pods = [each["spec"] for each in objects if each["kind"] == "Pod"]
+    pods += [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
+    assert len(pods) >= 2
 
     for pod in pods:
         (container,) = pod["containers"]
@@ -349,7 +351,7 @@ def test_pods_pass_the_restricted_standard(values: Path) -> None:
 
 
 def test_the_test_asks_whether_an_operator_is_ready() -> None:
-    (pod,) = chosen("Pod", *IMAGE)
+    pod = of_hook("test")
     (service,) = chosen("Service", *IMAGE)
     (deployment,) = chosen("Deployment", *IMAGE)
     (program,) = pod["spec"]["containers"][0]["args"]
@@ -361,4 +363,32 @@ def test_the_test_asks_whether_an_operator_is_ready() -> None:
     assert f"http://{name}.{NAMESPACE}.svc:{port['port']}/readyz" in program
     assert service["spec"]["selector"] == selected
     assert not selected.items() <= pod["metadata"]["labels"].items()
-    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+
+
+def of_hook(hook: str, *options: str) -> Manifest:
+    """Return the pod that Helm makes at such a moment."""
+    (found,) = (
+        each
+        for each in chosen("Pod", *IMAGE, *options)
+        if each["metadata"]["annotations"]["helm.sh/hook"] == hook
+    )
+    return found
+
+
+def test_the_check_before_a_rollback_is_the_operators_program_with_its_rights_and_namespaces() -> (
+    None
+):
+    watched = ("--set", "watchNamespaces={mail,lists}")
+    pod = of_hook("pre-rollback", *watched)
+    (deployment,) = chosen("Deployment", *IMAGE, *watched)
+    operator = deployment["spec"]["template"]["spec"]
+    (check,), (container,) = pod["spec"]["containers"], operator["containers"]
+
+    assert check["args"] == [*container["args"], "--check"]
+    assert check["image"] == container["image"]
+    assert check["env"] == container["env"]
+    assert pod["spec"]["serviceAccountName"] == operator["serviceAccountName"]
+    assert pod["spec"]["volumes"][0]["name"] == check["volumeMounts"][0]["name"] == "tmp"
+    # Before the upgrade that makes its account the pod could not be made.
+    assert of_hook("pre-rollback", "--is-upgrade") == of_hook("pre-rollback")
+    assert len(chosen("Pod", *IMAGE, "--set", "rollbackCheck=false")) == 1

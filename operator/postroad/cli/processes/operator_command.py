@@ -1,5 +1,6 @@
 """`postroad operator`: reconciles QueueClusters and MailQueues."""
 
+import asyncio
 import re
 from importlib.metadata import version
 
@@ -10,6 +11,8 @@ from postroad.controller.cluster.operator_assignment import MAX_WATCHED
 from postroad.controller.run.workqueue import TASKS
 from postroad.errors import NotInstalled
 from postroad.telemetry import logs
+
+TOO_NEW = "a later release has run here, and this one does not know all of what it left:"
 
 
 def _checked_class(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -102,6 +105,12 @@ def _checked_namespaces(
     help="Port for /healthz, /readyz and /metrics.",
 )
 @click.option("--log-level", envvar="POSTROAD_LOG_LEVEL", default="INFO", show_default=True)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Name what MailQueues and QueueClusters have that this release does not know, and end; "
+    "exit code 1 if there is anything. Before a way back to this release.",
+)
 def operator(
     namespaces: tuple[str, ...],
     image: str,
@@ -113,6 +122,7 @@ def operator(
     health_host: str,
     health_port: int,
     log_level: str,
+    check: bool,
 ) -> None:
     """Reconcile QueueClusters and MailQueues, until SIGTERM.
 
@@ -126,6 +136,10 @@ def operator(
         raise NotInstalled(f"the operator cannot run without {error.name}") from error
 
     logs.configure(log_level)
+    if check:
+        if unknown := asyncio.run(program.unknown_to_this_release(namespaces)):
+            raise click.ClickException("\n".join((TOO_NEW, *unknown)))
+        return
     options = controller.Options(
         image=image,
         pipeline_image=pipeline_image,

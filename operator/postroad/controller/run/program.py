@@ -35,6 +35,7 @@ from postroad.controller.run.causes import lease_name
 from postroad.controller.run.controller import Controller, Options, follow
 from postroad.controller.run.elector import Elector, LeasePlace
 from postroad.controller.run.leases import Watchdog
+from postroad.controller.spec.other_release import SCHEMAS, unknown_parts
 from postroad.errors import KubernetesError, KubernetesRefused, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import Kubernetes
@@ -246,6 +247,20 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
     for each in tasks:
         each.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def unknown_to_this_release(namespaces: Sequence[str]) -> list[str]:
+    """Return what the resources of these namespaces (none: of all) have that this release does not
+    know. Raises: KubernetesError."""
+    api = ApiServer(load_access(), FIELD_MANAGER)
+    try:
+        if not await api.serves(*OWN):
+            return []
+        places = namespaces or (None,)
+        found = [each for kind in OWN for place in places for each in await api.list(kind, place)]
+        return unknown_parts(found, await api.call("GET", SCHEMAS, missing_ok=True))
+    finally:
+        await api.close()
 
 
 async def serve(options: Options, health_host: str, health_port: int) -> None:

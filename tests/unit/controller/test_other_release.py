@@ -1,0 +1,136 @@
+"""The check before a rollback names what resources have that this release does not know."""
+
+from __future__ import annotations
+
+import asyncio
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from postroad.adapters.clocks import MachineClock
+from postroad.cli.processes.operator_command import operator
+from postroad.controller.kubernetes.api import MAIL_QUEUE
+from postroad.controller.run import program
+from postroad.controller.spec.other_release import unknown_parts
+from postroad.domain.configuration.documents import to_document
+from support.access_to_kubernetes import access_to
+from support.api_over_http import KINDS, api_over_http
+from support.histories import transitions
+from support.kubectl import manifests
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
+from support.repository import ROOT
+from support.resources import intake, mail_queue, queue_cluster, workers
+
+READ = [to_document(each) for each in transitions(3)]
+
+
+def queue(history: Any = (), **spec: Any) -> dict[str, Any]:
+    return {**mail_queue("mail", **spec), "status": {"history": [*READ, *history]}}
+
+
+@pytest.mark.parametrize(
+    "found", [each for each in manifests(ROOT / "manifests" / "samples") if "spec" in each], ids=str
+)
+def test_of_the_samples_nothing_is_unknown(found: dict[str, Any]) -> None:
+    assert unknown_parts([found]) == []
+
+
+def test_of_a_queue_with_labels_templates_and_a_history_nothing_is_unknown() -> None:
+    template = {"metadata": {"annotations": {"a": "b"}}, "spec": {"containers": []}}
+    labels = {"labels": {"team": "mail"}, "nodeSelector": {"pool": "mail"}}
+    found = queue(workers=workers() | {"template": template, "pod": labels}, intake=intake())
+
+    assert unknown_parts([found, queue_cluster("mail"), mail_queue("mail", "other")]) == []
+
+
+def test_fields_and_events_of_a_later_release_are_named_with_their_resource() -> None:
+    event = READ[1] | {"order": "byRecipient"}
+    found = queue(
+        [event, READ[0] | {"type": "ConfigurationMoved"}],
+        workers=workers() | {"surge": {"replicas": 3}},
+        order="byRecipient",
+        deletionPolicy="Archive",
+    )
+    cluster = deepcopy(queue_cluster("mail"))
+    cluster["spec"]["cassandra"]["compression"] = "Zstd"
+
+    lost, unread = "is unknown, and would be lost: take it out first", "cannot be read"
+    history, ours = "of its configuration history", "MailQueue mail/outgoing"
+    fields = "a configuration event has fields that are unknown: order"
+    moved = "'ConfigurationMoved' is no type of configuration event"
+    assert sorted(unknown_parts([found, cluster])) == [
+        f"{ours}: event 1 {history} {unread}: {moved}",
+        f"{ours}: event 2 {history} {unread}: {fields}",
+        f"{ours}: spec.deletionPolicy has a value that is unknown: choose another one first",
+        f"{ours}: spec.order {lost}",
+        f"{ours}: spec.workers.surge {lost}",
+        f"QueueCluster mail/main: spec.cassandra.compression {lost}",
+    ]
+
+
+SURGE = {
+    "type": "object",
+    "default": {},
+    "properties": {
+        "replicas": {"type": "integer", "default": 0},
+        "of": {"type": "array", "items": {"type": "string"}},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("surge", "is_lost"),
+    [
+        ({}, False),
+        ({"replicas": 0}, False),
+        ({"replicas": 3}, True),
+        ({"replicas": 0, "of": ["a"]}, True),
+    ],
+    ids=str,
+)
+def test_a_field_that_has_its_default_is_lost_by_none(surge: dict[str, Any], is_lost: bool) -> None:
+    properties = {"workers": {"properties": {"surge": SURGE}}}
+    kinds = [{"group": "postroad.dev", "version": "v1beta1", "kind": "MailQueue"}]
+    schema = {
+        "properties": {"spec": {"properties": properties}},
+        "x-kubernetes-group-version-kind": kinds,
+    }
+    found = queue(workers=workers() | {"surge": surge})
+
+    told = unknown_parts([found], {"components": {"schemas": {"of.queues": schema, "of": {}}}})
+
+    assert bool(told) == is_lost
+
+
+def check(
+    world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch, *options: str
+) -> tuple[int, str]:
+    """Run `postroad operator --check` over HTTP; return its exit code and what it printed."""
+
+    async def run() -> tuple[int, str]:
+        async with api_over_http(world) as (url, _):
+            monkeypatch.setattr(program, "load_access", lambda: access_to(url, "t0ken"))
+            command = CliRunner().invoke
+            done = await asyncio.to_thread(command, operator, ["--check", *options])
+            return done.exit_code, done.output
+
+    return asyncio.run(run())
+
+
+def test_the_command_fails_by_name_of_what_a_watched_namespace_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = KubernetesWorld(MachineClock(), KINDS)
+    user = MemoryKubernetes(world, "user")
+    for namespace, spec in (("mail", {"order": "byRecipient"}), ("lists", {})):
+        asyncio.run(user.create(MAIL_QUEUE, mail_queue(namespace, **spec)))
+
+    for options in ((), ("--namespace", "mail")):
+        code, told = check(world, monkeypatch, *options)
+        assert code == 1
+        assert "a later release has run here" in told
+        assert "MailQueue mail/outgoing: spec.order is unknown, and would be lost" in told
+    assert check(world, monkeypatch, "--namespace", "lists") == (0, "")
