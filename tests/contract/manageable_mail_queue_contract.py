@@ -34,6 +34,21 @@ class ManageableMailQueueContract(_Fixtures):
 
         assert await queue.size() == Sizes(3, 0, 0, 0)
 
+    async def test_oldest_due_mail_is_the_first_that_a_worker_could_deliver(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(plain_mail("later"), delay=HOUR)
+        assert (await queue.size()).oldest_due is None
+        await queue.enqueue(plain_mail("first"))
+        await queue.enqueue(plain_mail("second"))
+        since = {each.mail.name: each.enqueued_at async for each in queue.browse()}
+        assert (await queue.size()).oldest_due == since["first"]
+
+        await (await consumer.next()).done()
+        assert (await queue.size()).oldest_due == since["second"]
+        await queue.hold(Selector(name="second"))
+        assert (await queue.size()).oldest_due is None
+
     async def test_done_decreases_the_size_and_retry_does_not(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:

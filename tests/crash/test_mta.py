@@ -33,7 +33,8 @@ async def test_mails_pass_and_the_queue_can_be_asked_meanwhile(
 
     assert code == 0
     assert accepted == names
-    assert set(json.loads(asked.log.read_text())) == {"size", "delayed", "held", "dead_letters"}
+    counted = {"size", "delayed", "held", "dead_letters", "oldest_due"}
+    assert set(json.loads(asked.log.read_text())) == counted
     assert Counter(to for mail in sink.mails for to in mail.recipients) == Counter(
         f"{name}@dest.example" for name in names
     )

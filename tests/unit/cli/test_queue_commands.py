@@ -231,7 +231,9 @@ def test_size_counts_and_show_shows(url: str) -> None:
     run(url, "enqueue", "--delay", "1h", content=DEAD_LETTER)
     first, second = read(url, "browse")
 
-    assert read(url, "size") == [{"size": 2, "delayed": 1, "held": 0, "dead_letters": 0}]
+    (counted,) = read(url, "size")
+    assert counted.pop("oldest_due") == first["enqueued_at"]
+    assert counted == {"size": 2, "delayed": 1, "held": 0, "dead_letters": 0}
     assert read(url, "show", second["enqueue_id"]) == [second]
     assert run(url, "show", "00000000-0000-0000-0000-000000000000").exit_code == 1
     assert first["due_at"] is None

@@ -203,8 +203,13 @@ def test_sizes_have_their_names() -> None:
         "delayed": 2,
         "held": 1,
         "dead_letters": None,
+        "oldest_due": None,
     }
     assert documents.sizes_value(Sizes(3, 2, 1, 0, at_least=True))["at_least"] is True
+    due = datetime(2026, 1, 1, 10, tzinfo=UTC)
+    value = documents.sizes_value(Sizes(3, 2, 1, 0, oldest_due=due))
+    assert value["oldest_due"] == "2026-01-01T10:00:00.000Z"
+    assert documents.sizes_of(json.loads(to_json(value))).oldest_due == due
 
 
 @given(st.integers(-(2**50), 2**55))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -155,7 +155,7 @@ async def _waits_on(engine: Engine, successor: entries.Entry) -> bool:
 
 async def joined(
     view: View, partitions: list[entries.Partition], after: UUID | None
-) -> AsyncIterator[tuple[entries.Entry | entries.UndecodableRow, entries.Mark | None]]:
+) -> AsyncGenerator[tuple[entries.Entry | entries.UndecodableRow, entries.Mark | None], None]:
     """Yield the rows of a slice with their marks, merged over its buckets in the order of ids."""
     streams = [
         with_marks(view, each, view.rows(each, after), ENQUEUE_ID, after) for each in partitions

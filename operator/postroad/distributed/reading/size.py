@@ -12,6 +12,9 @@ older than rows live now, or has fewer rows than were counted at its close. What
 read, up to `MAX_READ` of all slices together; where more is left, the result is too small by the
 marks whose rows expired, and is `at_least`.
 
+The due mail that waits longest: rows are read from where none waits before, in the order of slices
+and ids, until no later row can have waited longer.
+
 Ages: waiting mails by destination domain and age, as Postfix' qshape shows them.
 
 A closed partition gets no more rows, so its mails are read again only when its version has changed;
@@ -25,6 +28,7 @@ from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -40,6 +44,7 @@ from postroad.distributed.reading.browse import joined
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.entries import Entry, Mark, Partition, Traits, UndecodableRow
 from postroad.domain.queues.selection import AGES
+from postroad.domain.values.identifiers import moment_of
 from postroad.errors import ViewError
 from postroad.ports.marks import Counts, PartitionVersion
 from postroad.ports.view import FOREVER, ClosedSlice, View
@@ -52,6 +57,10 @@ clock is far off."""
 MAX_READ = 10_000
 """Rows and marks that one count of a queue reads, over all partitions; with more, an operator that
 asks every half minute would read without end."""
+
+MAX_SOUGHT = 1_000
+"""Rows that one count reads to find the due mail that waits longest: a queue that drains and fills
+by more between two counts has none that is found."""
 
 LOOKED_UP = 10
 """Number of entries that, read page by page take as long as one mark that is looked up."""
@@ -67,9 +76,14 @@ class _Counted:
 @dataclass(slots=True)
 class KeptCounts:
     """Counts that the counts of a queue leave for the next ones, whichever engine makes those: the
-    closed slices, and the dead letters with how long their number stands."""
+    closed slices, how far all is over, and the dead letters with how long their number stands."""
 
     closed: dict[Partition, _Counted] = field(default_factory=dict)
+    over: dict[Partition, UUID] = field(default_factory=dict)
+    """Rows up to this id have final marks."""
+    marks: dict[Partition, int] = field(default_factory=dict)
+    ended: int = 0
+    """Marks that came from one count to the next, of all counts: entries that ended."""
     dead_letters: int = 0
     dead_letters_until: timedelta | None = None
 
@@ -81,7 +95,10 @@ class _Call:
     began: Beginning
     row_lifetime: timedelta
     left: int
+    is_first: bool
     at_least: bool = False
+    due: list[Partition] = field(default_factory=list)
+    """Those with mails that are due."""
 
     @property
     def now(self) -> datetime:
@@ -109,15 +126,20 @@ class SizeCache:
         if began.browse_start is None:
             return Sizes(0, 0, 0, await self._count_dead_letters())
         self._forget_before(began.browse_start)
-        call = _Call(began, await engine.row_lifetime() or FOREVER, MAX_READ)
+        row_lifetime = await engine.row_lifetime() or FOREVER
+        call = _Call(began, row_lifetime, MAX_READ, not self._kept.marks)
         counted, dead_letters = await asyncio.gather(
             self._count_all(call), self._count_dead_letters()
         )
-        return Sizes(counted.total, counted.delayed, counted.held, dead_letters, call.at_least)
+        oldest = await self._oldest_due(call)
+        return Sizes(
+            *(counted.total, counted.delayed, counted.held, dead_letters, call.at_least), oldest
+        )
 
     def forget(self) -> None:
         """Count everything anew the next time."""
         self._kept.closed.clear()
+        self._kept.over.clear()
         self._kept.dead_letters_until = None
 
     async def _count_all(self, call: _Call) -> Counts:
@@ -128,6 +150,44 @@ class SizeCache:
         return Counts(total, delayed, held)
 
     async def _live(self, call: _Call, where: tuple[Partition, ClosedSlice | None]) -> Counts:
+        found = await self._counted(call, where)
+        if found.total > found.delayed + found.held:
+            call.due.append(where[0])
+        return found
+
+    async def _oldest_due(self, call: _Call) -> datetime | None:
+        oldest, left = None, MAX_SOUGHT
+        for partition in sorted(call.due):
+            if oldest is not None and partition.slice_start >= oldest:
+                break
+            oldest, left = await self._older_due(call, partition, oldest, left)
+        return oldest
+
+    async def _older_due(
+        self, call: _Call, partition: Partition, oldest: datetime | None, left: int
+    ) -> tuple[datetime | None, int]:
+        """Return since when a mail is due, `oldest` or of this partition, and how many rows may
+        still be read. Only rows that are old enough that no earlier one can come are passed."""
+        over, all_over = self._kept.over, True
+        settled = call.now - self._engine.timing.deadline - self._engine.timing.apart
+        rows = joined(self._engine.view, [partition], over.get(partition))
+        async with aclosing(rows) as found:
+            async for row, mark in found:
+                began = moment_of(row.enqueue_id)
+                if left == 0 or (oldest is not None and began >= oldest):
+                    break
+                left -= 1
+                is_over = not isinstance(row, Entry) or (mark is not None and mark.is_final)
+                all_over = all_over and is_over and began < settled
+                if all_over:
+                    over[partition] = row.enqueue_id
+                if isinstance(row, Entry) and mark is None and not row.held:
+                    since = max(began, row.due_at or began)
+                    if since <= call.now:
+                        oldest = since if oldest is None else min(oldest, since)
+        return oldest, left
+
+    async def _counted(self, call: _Call, where: tuple[Partition, ClosedSlice | None]) -> Counts:
         """Count a partition, or return its cached count: once none of its mails is delayed any
         more, it only changes with its marks. (A successor that was given up gets its row and its
         mark at any time; the mark changes the version.)"""
@@ -161,6 +221,9 @@ class SizeCache:
         view, now = self._engine.view, call.now
         marks = await view.count_marks(partition, now, version.purged)
         rows = await view.count_rows(partition, now, version.purged)
+        known = self._kept.marks.get(partition, marks.total if call.is_first else 0)
+        self._kept.ended += max(0, marks.total - known)
+        self._kept.marks[partition] = marks.total
         missing, is_settled = await self._unfinished(partition, version)
         if marks.total and await self._may_have_expired(call, partition, closed, version, rows):
             pairs = self._read(call, partition, version.purged, rows, marks)
@@ -233,9 +296,9 @@ class SizeCache:
         return missing, is_settled
 
     def _forget_before(self, first: datetime) -> None:
-        closed = self._kept.closed
-        for partition in [each for each in closed if each.slice_start < first]:
-            del closed[partition]
+        for kept in (self._kept.closed, self._kept.over, self._kept.marks):
+            for partition in [each for each in kept if each.slice_start < first]:
+                del kept[partition]
 
     async def _count_dead_letters(self) -> int | None:
         """Count dead letters; None where the view does not answer: waiting mail is counted still.

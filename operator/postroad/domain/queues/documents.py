@@ -8,7 +8,7 @@ Views of an engine's mails: one that waits, one that is leased, and how many the
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Self
@@ -88,13 +88,21 @@ class LeasedMail(Endings):
 class Sizes:
     """Live mails; `delayed` and `held` are included in `size`, dead letters are not. These are None
     where they could not be counted; the number may be some time old where counting takes long.
-    `at_least`: the three others may be too small, because an exact count would read too much."""
+    `at_least`: the three others may be too small, because an exact count would read too much.
+    `oldest_due`: since when the mail could have been delivered that could for longest; None where
+    none is due, or too much would have to be read to find it."""
 
     size: int
     delayed: int
     held: int
     dead_letters: int | None
     at_least: bool = False
+    oldest_due: datetime | None = field(default=None, compare=False)
+
+    @property
+    def due(self) -> int:
+        """Mails that wait for nothing but a worker."""
+        return self.size - self.delayed - self.held
 
 
 # Views, sizes, leased mails
@@ -152,13 +160,17 @@ def printed_view(view: MailView) -> dict[str, Any]:
     return values if view.reason is None else values | {"reason": view.reason}
 
 
-def sizes_value(sizes: Sizes) -> dict[str, int | None]:
-    """Return sizes by name, sent and printed alike; `at_least` only where it holds, because a
-    process of the release before does not know it."""
-    values = asdict(sizes)
+def sizes_value(sizes: Sizes) -> dict[str, Any]:
+    """Return sizes by name, sent and printed alike; `at_least` only where it holds."""
+    values = asdict(sizes) | {"oldest_due": instants.rfc3339(sizes.oldest_due)}
     if not sizes.at_least:
         del values["at_least"]
     return values
+
+
+def sizes_of(value: Mapping[str, Any]) -> Sizes:
+    oldest = value["oldest_due"]
+    return Sizes(**{**value, "oldest_due": oldest and datetime.fromisoformat(oldest)})
 
 
 def leased_value(leased: LeasedMail) -> dict[str, Any]:

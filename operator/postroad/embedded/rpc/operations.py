@@ -14,7 +14,7 @@ from postroad.domain.mail import envelope_documents
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues import documents
-from postroad.domain.queues.documents import LeasedMail, Sizes
+from postroad.domain.queues.documents import LeasedMail
 from postroad.domain.values.instants import duration, duration_us
 from postroad.embedded.log.records import cut
 from postroad.ports.mail_queue import Operation
@@ -106,7 +106,7 @@ DURATION = Codec(duration_us, duration)
 ENVELOPE = Codec(envelope_documents.envelope_value, envelope_documents.envelope_of)
 SELECTOR = Codec(documents.selector_value, documents.selector_of)
 VIEW = Codec(documents.exact_view, documents.view_of_exact)
-SIZES = Codec(documents.sizes_value, lambda value: Sizes(**value))
+SIZES = Codec(documents.sizes_value, documents.sizes_of)
 AGES = Codec(_ages_value, _ages_of)
 OUTCOMES = Codec(documents.outcomes_value, documents.outcomes_of)
 RECORDED = Codec(

@@ -6,9 +6,10 @@ Source: LQ-3, LQ-6..10, LQ-28, LQ-29."""
 
 import asyncio
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from uuid import UUID
 
-from postroad.domain.values.identifiers import Identifiers
+from postroad.domain.values.identifiers import Identifiers, moment_of
 from postroad.domain.values.instants import microseconds, moment_after
 from postroad.embedded.log.envelopes import EnvelopeRecord, domains_of, encode_envelope
 from postroad.embedded.log.index import Index, KeyIndex
@@ -144,6 +145,20 @@ class Engine:
             return 0.0
         left = (due_us - self.now_us()) / 1e6
         return self.elapsed() + left if left > 0 else 0.0
+
+    def oldest_due(self) -> datetime | None:
+        """Return since when the entry is due that no consumer has and that is due for longest, of
+        each lane the first; None without one."""
+        passed = self.clock.now() - self.clock.elapsed()
+        return min(
+            (
+                passed + timedelta(seconds=each.due)
+                if each.due
+                else moment_of(UUID(bytes=each.enqueue_id))
+                for each in self.ready_queues.firsts()
+            ),
+            default=None,
+        )
 
     # -- the log ---------------------------------------------------------------------------------
 

@@ -145,7 +145,8 @@ class OwnedQueue(Administration):
         engine.check()
         engine.ready_queues.promote(engine.elapsed())
         index = engine.index
-        return Sizes(index.live, engine.ready_queues.delayed, index.held, index.dead)
+        delayed, oldest = engine.ready_queues.delayed, engine.oldest_due()
+        return Sizes(index.live, delayed, index.held, index.dead, oldest_due=oldest)
 
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
         engine = self.engine

@@ -54,6 +54,12 @@ class ReadyQueue:
                 return entry
         return None
 
+    def first(self) -> LiveEntry | None:
+        """Return the next due entry, which stays."""
+        while self._ready and self._ready[0].state is not READY:
+            self._ready.popleft()
+        return self._ready[0] if self._ready else None
+
     def give_back(self, entry: LiveEntry) -> None:
         """Put an entry that `take` returned back to the front."""
         entry.state = READY
@@ -121,6 +127,11 @@ class ReadyQueues:
     def give_back(self, entry: LiveEntry) -> None:
         """Put an entry back that `take` returned to a consumer that was cancelled."""
         self._queue_of(entry.segment.lane).give_back(entry)
+
+    def firsts(self) -> list[LiveEntry]:
+        """Return the next due entry of each lane."""
+        found = [queue.first() for queue in (self._new, *self._lanes.values())]
+        return [each for each in found if each is not None]
 
     def next_due(self) -> float | None:
         times = [queue.next_due for queue in (self._new, *self._lanes.values())]
