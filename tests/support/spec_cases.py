@@ -65,6 +65,10 @@ def _pod(**pod: Any) -> Spec:
     return {"workers": {"handler": {"mx": {}}, "pod": pod}}
 
 
+def _autoscaling(**autoscaling: Any) -> Spec:
+    return {"workers": {"handler": {"mx": {}}, "autoscaling": autoscaling}}
+
+
 def _service(**service: Any) -> Spec:
     return _intake(service=service)
 
@@ -100,6 +104,14 @@ MAIL_QUEUES = (
     Case({"workers": {}}, "handler"),
     Case({"workers": {"handler": {}}}, "name one handler: relay or mx or webhook or function"),
     Case({"workers": {"handler": {"mx": {}}}}),
+    Case(_autoscaling(maxReplicas=1)),
+    Case(_autoscaling(maxReplicas=9, minReplicas=0, oldestMail="1m", scaleDownAfter="1h")),
+    Case(_autoscaling(minReplicas=1), "maxReplicas"),
+    Case(_autoscaling(maxReplicas=0), "maxReplicas"),
+    Case(_autoscaling(maxReplicas=3, minReplicas=4), "minReplicas must not be greater"),
+    Case(_autoscaling(maxReplicas=3, mailsPerWorker=0), "mailsPerWorker"),
+    Case(_autoscaling(maxReplicas=3, oldestMail="59s"), "at least 1m"),
+    Case(_autoscaling(maxReplicas=3, scaleDownAfter="0s"), "at least 1m"),
     Case(_handler(webhook=WEBHOOK)),
     Case(_handler(webhook=WEBHOOK | {"url": "http://app:8080/mail?a=b", "timeout": "10m"})),
     Case(_handler(webhook=WEBHOOK | {"tls": {"caRef": {"name": "ours"}}, "largestBytes": 65536})),

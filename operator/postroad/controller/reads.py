@@ -439,10 +439,10 @@ class Absences:
         """True if an object was missing when it was last looked for."""
         return of in self._since
 
-    def lasts(self, of: Hashable) -> bool:
-        """True if an object that is missing now has been missing for `PATIENCE`."""
+    def lasts(self, of: Hashable, patience: timedelta = PATIENCE) -> bool:
+        """True if an object that is missing now has been missing for so long."""
         now = self._clock.elapsed()
         if now - self._seen.get(of, now) >= PATIENCE:
             self._since.pop(of)
         self._seen[of] = now
-        return now - self._since.setdefault(of, now) >= PATIENCE
+        return now - self._since.setdefault(of, now) >= patience

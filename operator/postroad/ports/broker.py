@@ -91,6 +91,10 @@ class Broker(Protocol):
     async def depths(self) -> Depths:
         """Return how many messages there are. Raises: BrokerUnavailable."""
 
+    async def ready(self) -> int:
+        """Return how many messages of the work queue no consumer has: one small request. Raises:
+        BrokerUnavailable."""
+
     async def exists(self) -> bool:
         """Return whether the queues for references and for dead letters are there. Raises:
         BrokerUnavailable."""

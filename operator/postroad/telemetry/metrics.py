@@ -275,6 +275,12 @@ QUEUE_DUE = SampledGauge(
     "Mails of a queue that can be delivered now, when the operator last counted them: to scale by.",
     ["namespace", "name"],
 )
+QUEUE_OLDEST_DUE = SampledGauge(
+    "postroad_queue_oldest_due_seconds",
+    "Time for which a mail of a queue has been due; none where the operator would have to read too "
+    "much to find it.",
+    ["namespace", "name"],
+)
 PIPELINE_SUCCESSES = SampledGauge(
     "postroad_pipeline_job_last_success_timestamp_seconds",
     "When the last run of a job of a queue's pipeline that succeeded ended, since 1970.",
@@ -303,6 +309,7 @@ def end_samples() -> None:
         RESOURCE_CONDITIONS,
         QUEUE_MAILS,
         QUEUE_DUE,
+        QUEUE_OLDEST_DUE,
         PIPELINE_SUCCESSES,
         PIPELINE_LAGS,
         PIPELINE_FINDINGS,

@@ -203,6 +203,11 @@ def test_templates_of_a_newer_operator_are_paced_too(monkeypatch: pytest.MonkeyP
         async with upgraded(first) as second:
             await move(60)
             assert rolled(second) == 0
+            await second.change({"workers": {"replicas": 5}}, "queue-2")
+            await move(400)
+            assert deployments(second)["queue-2-worker"]["spec"]["replicas"] == 5
+            assert rolled(second) == 0, "another number replaces no pods"
+            assert second.events("Repaired") == []
 
             change = {"spec": {"upgrades": {"atOnce": 6}}}
             await second.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)

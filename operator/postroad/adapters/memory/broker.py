@@ -407,6 +407,11 @@ class MemoryBroker:
             leased=queues.unacked + queues.unacked_dead,
         )
 
+    @step("broker")
+    def ready(self) -> int:
+        self.queues.ripen()
+        return len(self.queues.ready)
+
     async def exists(self) -> bool:
         return await self.steps("broker", "exists", lambda: self.queues.declared)
 

@@ -111,6 +111,10 @@ class RabbitMQBroker:
             leased=None if management is None else sum(leased),
         )
 
+    async def ready(self) -> int:
+        (work,) = await self._counts(topology.Topology((), self._topology.queues[1:]))
+        return work.ready
+
     async def exists(self) -> bool:
         try:
             await self._vhost.administer(topology.count, self._topology)

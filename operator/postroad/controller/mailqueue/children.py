@@ -1,11 +1,7 @@
 """Makes the children of a MailQueue: reads, decides about each component, applies, reports.
 
 What all pods share goes first; then intake and workers, each for itself, so that what is refused of
-one neither stops the other nor deletes what runs.
-
-Who wrote the replicas of a Deployment last does not tell whether an autoscaler owns them: one that
-is deleted leaves its name in `managedFields`, and some write under names of their own. So the
-autoscalers themselves are asked, but only about a Deployment whose scale another process wrote."""
+one neither stops the other nor deletes what runs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +9,11 @@ from typing import Any
 
 from postroad.controller.cluster.quotas import granted_workers
 from postroad.controller.credentials import check_address_key, check_certificate, read_credentials
-from postroad.controller.kubernetes.api import AUTOSCALED, AUTOSCALERS, DEPLOYMENT, Key
+from postroad.controller.kubernetes.api import AUTOSCALED, DEPLOYMENT, Key
 from postroad.controller.kubernetes.drift import ApplyResponses, hash_in
 from postroad.controller.mailqueue import applying
+from postroad.controller.mailqueue.autoscaling import BY_AUTOSCALER
+from postroad.controller.mailqueue.other_autoscalers import keeps_replicas
 from postroad.controller.mailqueue.pipeline_runs import refused, report_pipeline
 from postroad.controller.mailqueue.plan import WorkloadsPlan
 from postroad.controller.pods import manifests
@@ -83,6 +81,9 @@ def workloads_report(
         findings.append(failed.get(component) or finding)
         if facts is not None and component == manifests.WORKER:
             facts["selector"] = manifests.selector(plan.queue, component)
+            if plan.scaling is not None:
+                by_another = deployment is not None and hash_in(deployment, AUTOSCALED)
+                facts["reason"] = BY_AUTOSCALER if by_another else plan.scaling
         elif facts is not None:
             facts.pop("replicas")
         fields["workers" if component == manifests.WORKER else component] = facts
@@ -160,51 +161,6 @@ def deployment_facts(deployment: Mapping[str, Any] | None, wanted: int) -> dict[
         "desired": int(deployment["spec"].get("replicas", wanted)),
         "replicas": int(status.get("replicas") or 0),
     }
-
-
-async def keeps_replicas(api: Kubernetes, absences: Absences, present: Object | None) -> bool:
-    """True if an autoscaler has the replicas of a Deployment, or had them before it went: one that
-    is replaced comes back, and pods that it made would be gone meanwhile. Raises: KubernetesError.
-    """
-    if present is None:
-        return False
-    uid = present["metadata"]["uid"]
-    has_autoscaler = await is_autoscaled(api, present)
-    if has_autoscaler or not hash_in(present, AUTOSCALED):
-        absences.end(uid)
-        return has_autoscaler
-    return not absences.lasts(uid)
-
-
-async def is_autoscaled(api: Kubernetes, deployment: Object) -> bool:
-    """True if another process scaled a Deployment with an autoscaler. Raises: KubernetesError."""
-    if not is_scaled_by_another(deployment):
-        return False
-    metadata = deployment["metadata"]
-    for kind in AUTOSCALERS:
-        if await api.serves(kind):
-            found = await api.list(kind, metadata["namespace"])
-            if any(targets(each, metadata["name"]) for each in found):
-                return True
-    return False
-
-
-def is_scaled_by_another(deployment: Mapping[str, Any]) -> bool:
-    """True if the replicas were last written by the scale subresource, as autoscalers do."""
-    return any(
-        entry.get("subresource") == "scale"
-        and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
-        for entry in deployment["metadata"].get("managedFields") or []
-    )
-
-
-def targets(autoscaler: Mapping[str, Any], deployment: str) -> bool:
-    """True if an autoscaler scales this Deployment of its namespace."""
-    target = autoscaler["spec"].get("scaleTargetRef") or {}
-    return (target.get("kind") or DEPLOYMENT.name, target.get("name")) == (
-        DEPLOYMENT.name,
-        deployment,
-    )
 
 
 class QueueChildren:
@@ -318,6 +274,17 @@ class QueueChildren:
                 children, waits = manifests.paced_children(
                     queue, context, component, present, autoscaled=autoscaled, granted=granted
                 )
+                if present is not None and waits and not autoscaled:
+                    present = await self._scaled(present, queue, component)
         failed = None if attempted.finding.is_good else attempted.finding
         stays = {place: present} if present is not None and waits else {}
         return applying.WantedPart(component, children, stays, failed)
+
+    async def _scaled(self, present: Object, queue: Queue, component: str) -> Object:
+        """Scale a Deployment that waits for an upgrade, of which all else stays."""
+        spec = queue.spec.workers if component == manifests.WORKER else queue.spec.intake
+        if spec is None or present["spec"].get("replicas") == spec.replicas:
+            return present
+        metadata, change = present["metadata"], {"spec": {"replicas": spec.replicas}}
+        place = metadata["namespace"], metadata["name"]
+        return await self._api.patch(DEPLOYMENT, *place, change) or present

@@ -216,7 +216,7 @@ class Deletion:
                 if not begun or not await place.broker().exists():
                     return False, None
                 return False, "mails may wait: Cassandra has no limits of this queue any more"
-            size = (await self._engines.metrics(place))["size"]
+            size = (await self._engines.count(place)).sizes.size
         except TimeoutError:
             return True, "mails may wait: Cassandra did not count them in time"
         except errors.QueueNotFound:

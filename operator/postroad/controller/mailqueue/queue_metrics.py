@@ -9,7 +9,7 @@ rest cost no writes."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,14 +17,18 @@ from typing import Any
 from postroad.configuration import LeasedConfiguration
 from postroad.controller.cluster.plans import QueuePlace, ViewPlan
 from postroad.controller.kubernetes.api import Key
+from postroad.controller.mailqueue.autoscaling import Autoscalers
 from postroad.controller.status.attempts import count_error
 from postroad.controller.status.status import instant
 from postroad.distributed.engine.engine import Engine, Parts
 from postroad.distributed.mail_queue import begin
 from postroad.distributed.reading.size import KeptCounts, SizeCache
+from postroad.domain.queues.documents import Sizes
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.servers import Servers
+from postroad.ports.view import Limits
+from postroad.telemetry.metrics import Sample
 
 MEASURING_SECONDS = 20.0
 """For all metrics of one queue together."""
@@ -38,6 +42,29 @@ class _KnownQueue:
     servers: Servers
     configuration: LeasedConfiguration
     counts: KeptCounts = field(default_factory=KeptCounts)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A count of a queue. `ended`: entries that ended since this process began, as far as its
+    counts saw it."""
+
+    sizes: Sizes
+    limits: Limits
+    ended: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the status."""
+        return {
+            "size": self.sizes.size,
+            "delayed": self.sizes.delayed,
+            "held": self.sizes.held,
+            "deadLetters": self.sizes.dead_letters,
+            "sizeAtLeast": True if self.sizes.at_least else None,
+            "browseStart": instant(self.limits.browse_start),
+            "contentStart": instant(self.limits.content_start),
+        }
 
 
 class Engines:
@@ -55,24 +82,16 @@ class Engines:
         await known.configuration.refresh()
         await begin(self._engine(known, place))
 
-    async def metrics(self, place: QueuePlace) -> dict[str, Any]:
-        """Return the metrics of a queue as fields of its status. Raises: ViewError,
-        ConfigurationError, QueueNotFound, TimeoutError."""
+    async def count(self, place: QueuePlace) -> Counted:
+        """Count the mails of a queue. Raises: ViewError, ConfigurationError, QueueNotFound,
+        TimeoutError."""
         known = self._of(place)
         engine = self._engine(known, place)
         async with asyncio.timeout(MEASURING_SECONDS):
             await known.configuration.refresh_unless(SAME_RECONCILE)
             sizes = await SizeCache(engine, known.counts).get()
             limits = await engine.limits_cache.limits()  # those of the sizes
-        return {
-            "size": sizes.size,
-            "delayed": sizes.delayed,
-            "held": sizes.held,
-            "deadLetters": sizes.dead_letters,
-            "sizeAtLeast": True if sizes.at_least else None,
-            "browseStart": instant(limits.browse_start),
-            "contentStart": instant(limits.content_start),
-        }
+        return Counted(sizes, limits, known.counts.ended)
 
     def forget(self, uid: str) -> None:
         """Drop what is known of a queue. Idempotent."""
@@ -122,10 +141,15 @@ INSTANTS = ("browseStart", "contentStart")
 class QueueMetrics:
     """Asks for the metrics of MailQueues, each in its turn."""
 
-    def __init__(self, engines: Engines, schedule: MetricsSchedule, clock: Clock) -> None:
+    def __init__(
+        self, engines: Engines, schedule: MetricsSchedule, autoscalers: Autoscalers, clock: Clock
+    ) -> None:
         self._engines = engines
         self._schedule = schedule
+        self._autoscalers = autoscalers
         self._clock = clock
+        self._oldest: dict[Key, datetime | None] = {}
+        """Since when a mail of each MailQueue is due; None: none is."""
 
     async def fields(self, plan: ViewPlan) -> dict[str, Any]:
         """Return the fields of the status for new metrics; none before their turn, and while
@@ -134,12 +158,28 @@ class QueueMetrics:
         if plan.keyspace.away is not None or not (is_due or "metricsAt" not in plan.status):
             return {}
         try:
-            metrics = await self._engines.metrics(plan.place)
+            counted = await self._engines.count(plan.place)
         except (PostroadError, TimeoutError) as error:
             count_error("cassandra", error)
             slow = isinstance(error, TimeoutError)
             return {"metricsError": "TooSlow" if slow else type(error).__name__}
-        return reported_metrics(plan.status, metrics, self._clock.now())
+        self._oldest.pop(plan.queue.key, None)
+        if counted.sizes.oldest_due is not None or counted.sizes.due == 0:
+            self._oldest[plan.queue.key] = counted.sizes.oldest_due
+        self._autoscalers.observe(plan, counted.sizes, counted.ended)
+        return reported_metrics(plan.status, counted.fields, self._clock.now())
+
+    def oldest_seconds(self) -> Iterator[Sample]:
+        """Yield for each MailQueue how long a mail has been due."""
+        now = self._clock.now()
+        for key, since in self._oldest.items():
+            age = 0.0 if since is None else max(0.0, (now - since).total_seconds())
+            yield (key.namespace, key.name), age
+
+    def forget(self, key: Key) -> None:
+        """Forget a resource that is gone. Idempotent."""
+        self._oldest.pop(key, None)
+        self._schedule.forget(key)
 
 
 class MetricsSchedule:

@@ -80,6 +80,7 @@ class Queues:
             report += Report([released.finding])
         done = [Announcement(WARNING, "Repaired", each) for each in report.repairs]
         done += [Announcement(NORMAL, "UserSwitched", each) for each in report.switches]
+        done += [Announcement(NORMAL, "Scaled", facts.scaled)] if facts.scaled else []
         await self._status_writer.announce(found, done)
         written = await self._write(found, report)
         seen = scope.with_applied(facts.seen, report.applied)

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any
 
 from postroad.controller.kubernetes.api import has_finalizer
+from postroad.controller.mailqueue.autoscaling import Decided
 from postroad.controller.reads import ChildVersion, User
 from postroad.controller.spec.queue_resource import is_erased_with_its_resource
 from postroad.controller.status.status import Status, wants_retry
@@ -38,13 +39,16 @@ class SeenFacts:
     """Facts that a MailQueue depends on. `cluster`: a version that changes with its QueueCluster,
     the Secrets and whether the servers answer; None while the MailQueue cannot use it. `may_roll`:
     its pods may be replaced because of a newer operator. `rotate`: the annotation that asks for
-    another user at RabbitMQ."""
+    another user at RabbitMQ. `workers`: what autoscaling decided; `looked`: when another autoscaler
+    was found to decide."""
 
     generation: int
     cluster: tuple[object, ...] | None
     children: frozenset[ChildVersion]
     may_roll: bool = False
     rotate: str = ""
+    workers: Decided | None = None
+    looked: timedelta | None = None
 
 
 def with_applied(seen: SeenFacts, applied: Sequence[ChildVersion]) -> SeenFacts:
@@ -111,8 +115,7 @@ def _scope(
         or now - last.full_at >= interval
     ):
         return Scope.FULL
-    same = (seen.children, seen.may_roll) == (last.seen.children, last.seen.may_roll)
-    return Scope.METRICS if same else Scope.CHILDREN
+    return Scope.METRICS if seen == last.seen else Scope.CHILDREN
 
 
 def after_reconcile(

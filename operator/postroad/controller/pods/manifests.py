@@ -270,7 +270,8 @@ def _deployment(
         api.DECLARED_HASH: declared_hash(queue, context),
     } | ({api.AUTOSCALED: "true"} if autoscaled else {})
     children = [(kind, deployment)]
-    if replicas > 1 or autoscaled:
+    may_grow = component == WORKER and queue.spec.workers and queue.spec.workers.autoscaling
+    if replicas > 1 or autoscaled or may_grow:
         budget = {
             "spec": {
                 "maxUnavailable": 1,
@@ -291,7 +292,8 @@ def declared_hash(queue: Queue, context: PodContext) -> str:
         exclude_defaults=True,
         exclude={
             **dict.fromkeys(("pipeline", "delivery", "network_policy"), True),
-            "intake": {"service"},
+            "workers": {"replicas", "autoscaling"},
+            "intake": {"service", "replicas"},
         },
     )
     if queue.spec.delivery is not None and (delivery := DeliveryFiles.of(queue)) is not None:

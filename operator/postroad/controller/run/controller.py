@@ -24,9 +24,11 @@ from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials import Connect, Connections
 from postroad.controller.kubernetes.actions import log_unexpected, read, reconciling
 from postroad.controller.kubernetes.api import MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
+from postroad.controller.mailqueue.autoscaling import Autoscalers, Wakening
 from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
 from postroad.controller.mailqueue.orphans import OrphanList
+from postroad.controller.mailqueue.other_autoscalers import LOOK
 from postroad.controller.mailqueue.plan import FactsReader
 from postroad.controller.mailqueue.provisioning import QueueServers
 from postroad.controller.mailqueue.queue_metrics import Engines, MetricsSchedule, QueueMetrics
@@ -110,6 +112,7 @@ class Controller:
         self._reads = reads.RememberedReads(api, clock)
         self._connections = Connections(connect)
         self._absences = reads.Absences(clock)
+        self._autoscalers = Autoscalers(clock)
         self._clusters = Clusters(
             watched,
             self._connections,
@@ -124,15 +127,19 @@ class Controller:
         self._class = OperatorClass(operator_class, api, self.indexes)
         self._upgrades = Upgrades(watched, self.indexes, clock)
         orphans = OrphanList(watched, options.lease_namespace)
+        self._metrics = QueueMetrics(self._engines, self._schedule, self._autoscalers, clock)
         logins = QueueLogins(watched, self._clusters, clock)
         self._queues = Queues(
-            FactsReader(self._clusters, self.indexes, self._upgrades),
+            FactsReader(
+                *(watched, self._clusters, self.indexes, self._upgrades),
+                *(self._autoscalers, clock),
+            ),
             QueueServers(self._clusters, self._engines, clock, logins),
             QueueChildren(
                 *(watched, self._reads, self._upgrades, self._absences, clock, options.image),
                 PipelineProgram(options.pipeline_image, pipeline_role(operator_class)),
             ),
-            QueueMetrics(self._engines, self._schedule, clock),
+            self._metrics,
             Finalizers(watched, self._clusters),
             orphans,
             status_writer,
@@ -144,6 +151,7 @@ class Controller:
         )
         self._health = ClusterHealth(watched, self._clusters, status_writer, clock, self._upgrades)
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
+        self._wakening = Wakening(self._autoscalers, clock, self._work.add)
         self.causes = Causes(watched, self.indexes, self._work)
         self._failures = Failures(status_writer, clock)
         self._last: dict[Key, LastReconcile] = {}
@@ -159,6 +167,7 @@ class Controller:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._work.run(tasks))
                 group.create_task(self._find_missed_deletions())
+                group.create_task(self._wakening.run())
         finally:
             metrics.end_samples()
 
@@ -194,6 +203,7 @@ class Controller:
         metrics.RESOURCE_CONDITIONS.samples = states.conditions
         metrics.QUEUE_MAILS.samples = states.mails
         metrics.QUEUE_DUE.samples = states.due_mails
+        metrics.QUEUE_OLDEST_DUE.samples = self._metrics.oldest_seconds
         metrics.PIPELINE_SUCCESSES.samples = partial(states.jobs, "success")
         metrics.PIPELINE_LAGS.samples = partial(states.jobs, "lag")
         metrics.PIPELINE_FINDINGS.samples = partial(states.jobs, "findings")
@@ -298,10 +308,12 @@ class Controller:
             self._last.pop(key, None)
             return turn
         self._last[key] = last
+        if self._autoscalers.has_changed(found["metadata"]["uid"], last.seen.workers):
+            return timedelta()
         if last.failures:
             delay: timedelta = self._intervals.first_retry * 2 ** min(last.failures - 1, 10)
             return min(delay, self._intervals.clusters) * self._jitter()
-        return turn
+        return turn if last.seen.looked is None else min(turn, LOOK)
 
     async def _reconcile_cluster(self, key: Key, found: Object) -> timedelta | None:
         metadata = found["metadata"]
@@ -362,6 +374,7 @@ class Controller:
         if gone in (None, uid):
             return
         self._engines.forget(gone)
+        self._autoscalers.forget(gone)
         self._status_writer.forget(gone)
         if uid is None and key.kind == QUEUE_CLUSTER.name:
             self._left[key] = gone
@@ -374,7 +387,7 @@ class Controller:
         self._wake_waiting(key)
         if uid is None:
             self.causes.forget(key)
-            self._schedule.forget(key)
+            self._metrics.forget(key)
 
     async def _leave(self, key: Key) -> timedelta | None:
         """Close the connections to a QueueCluster that is gone for good, and release its keyspace;

@@ -304,11 +304,46 @@ class Reports(parts.Model):
     are made."""
 
 
+AT_LEAST_A_MINUTE = parts.at_least(timedelta(minutes=1))
+
+
+class Autoscaling(parts.Model):
+    """Bounds and rules for the number of workers, which the operator changes by the mail that is
+    due. Mail that is held, or waits for a later attempt, does not count."""
+
+    min_replicas: parts.Replicas = 1
+    """Fewest workers. 0: none while no mail is due, until within seconds of the first one."""
+
+    max_replicas: Annotated[int, Field(ge=1, le=1000)]
+    """Most workers, and no fewer than minReplicas."""
+
+    mails_per_worker: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Due mails that one worker is enough for."""
+
+    oldest_mail: Annotated[Duration, AT_LEAST_A_MINUTE] = timedelta(minutes=5)
+    """Time for which a mail may be due before there are more workers, as far as there is mail that
+    none of them has."""
+
+    scale_down_after: Annotated[Duration, AT_LEAST_A_MINUTE] = timedelta(minutes=10)
+    """Time for which fewer workers would have been enough before there are fewer."""
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Autoscaling:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError("minReplicas must not be greater than maxReplicas")
+        return self
+
+
 class Workers(parts.Model):
     """The Deployment `<name>-worker`, which dequeues and delivers."""
 
     replicas: parts.Replicas = 2
-    """Number of workers. `kubectl scale` and a HorizontalPodAutoscaler change this field."""
+    """Number of workers. `kubectl scale` and a HorizontalPodAutoscaler change this field. With
+    autoscaling: the number to begin with."""
+
+    autoscaling: Autoscaling | None = None
+    """Scaling of the workers by the operator. An autoscaler of the Deployment or of the MailQueue
+    decides instead for as long as there is one. Absent: there are `replicas`."""
 
     handler: Handler
     """Handler of mails."""

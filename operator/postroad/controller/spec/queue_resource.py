@@ -69,7 +69,7 @@ class Queue:
         return self.spec.deletion_policy == "Delete" and not self.spec.paused
 
     def with_workers(self, replicas: int) -> Queue:
-        """Return the queue with another number of workers, which it must have some of."""
+        """Return the queue with another number of workers, where it declares workers."""
         workers = self.spec.workers and self.spec.workers.model_copy(update={"replicas": replicas})
         return replace(self, spec=self.spec.model_copy(update={"workers": workers}))
 

@@ -1,0 +1,306 @@
+"""Decides how many workers a MailQueue has, by the mail that is due: pure, but for the decisions
+that a process keeps.
+
+More at once where more mail is due than they are for, or the oldest waits too long; fewer once
+fewer would have done for `scaleDownAfter`. After an increase the pace at which mail ends is
+compared: where more workers brought no faster one, the next hop is the limit, and there are no more
+until the pace changes. Whatever the load does, there are at most `MAX_CHANGES` in `PERIOD`: the
+last one goes to the bound, so that none is lacking.
+
+A process that begins takes over the number that the Deployment has, and keeps it for as long as any
+other. Source: ADR 0082."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import NamedTuple
+
+from postroad.controller.cluster.plans import ViewPlan
+from postroad.controller.kubernetes.api import Key
+from postroad.controller.spec.mailqueue import Workers
+from postroad.controller.spec.queue_resource import Queue
+from postroad.domain.queues.documents import Sizes
+from postroad.errors import PostroadError
+from postroad.ports.clock import Clock
+
+SETTLE = timedelta(minutes=2)
+"""Time after a change until there are more workers, or what they brought is judged: pods start, and
+two counts follow."""
+
+FASTER = 1.1
+"""Factor by which mail ends faster, at least, where further workers are of use."""
+
+TRY_AGAIN = timedelta(hours=1)
+"""After so long there are more workers once more though the last ones brought nothing: what they
+were compared with may have been another mixture of mail."""
+
+PERIOD, MAX_CHANGES = timedelta(minutes=30), 6
+"""Changes in any time of this length. Half of them are kept for increases."""
+
+REST = 4
+"""Part of rowLifetime for which a queue with mail, and without an intake, may have no worker: rows
+are rolled forward at half of it."""
+
+NOT_COUNTED, ENOUGH, AT_MAXIMUM = "NotCounted", "EnoughWorkers", "AtMaximum"
+MAILS_DUE, OLDEST_LATE, MAINTENANCE = "MailsDue", "OldestMailLate", "MaintenanceDue"
+FEWER, FEWER_LATER, MORE_LATER = "FewerSuffice", "FewerLater", "MoreLater"
+NO_FASTER, TOO_OFTEN, BOUNDS = "NoFasterDelivery", "ChangedTooOften", "BoundsChanged"
+BY_AUTOSCALER = "AutoscalerDecides"
+
+CHANGED = {
+    MAILS_DUE: "more mails are due than mailsPerWorker for each",
+    OLDEST_LATE: "the oldest due mail waits longer than oldestMail",
+    MAINTENANCE: "mail that waits needs maintenance, and no intake does it",
+    FEWER: "fewer sufficed for scaleDownAfter",
+    BOUNDS: "the number was outside of minReplicas and maxReplicas",
+}
+"""Why the number changed, as the end of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """Mail of a queue when it was counted. `ended`: a number that grows by each entry that ends,
+    None where it was not counted; `oldest`: for how long a mail has been due; `rest`: for how long
+    the queue may be without workers."""
+
+    at: timedelta
+    due: int
+    ended: int | None = None
+    oldest: timedelta | None = None
+    rest: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The number of workers of a queue, and what the next decision needs. `at`: of the last change;
+    `fewer`: since when fewer would do, and how many; `pace`: endings in a second; `before`: that
+    before an increase that is not judged yet; `limit`: that at which more were of no use."""
+
+    size: int
+    at: timedelta
+    reason: str = NOT_COUNTED
+    changes: tuple[timedelta, ...] = ()
+    fewer: tuple[timedelta, int] | None = None
+    counted: QueueLoad | None = None
+    pace: float = 0.0
+    before: float | None = None
+    limit: float | None = None
+
+    def recent(self, now: timedelta) -> int:
+        """Return how many changes there were in the last `PERIOD`."""
+        return sum(now - each < PERIOD for each in self.changes)
+
+
+def next_scale(workers: Workers, scale: Scale, load: QueueLoad) -> Scale:
+    """Return the scale after a count. `workers` have autoscaling."""
+    rules = workers.autoscaling
+    assert rules is not None
+    scale = _with_pace(within_bounds(workers, scale, load.at), load)
+    needed, why = _needed(workers, scale, load)
+    wanted = min(max(needed, rules.min_replicas), rules.max_replicas)
+    if wanted < scale.size:
+        return _with_fewer(scale, wanted, load.at, rules.scale_down_after)
+    scale = replace(scale, fewer=None)
+    if wanted > scale.size:
+        return _with_more(scale, wanted, rules.max_replicas, load.at, why)
+    return replace(scale, reason=AT_MAXIMUM if needed > wanted else ENOUGH)
+
+
+def _needed(workers: Workers, scale: Scale, load: QueueLoad) -> tuple[int, str]:
+    """Return how many workers there should be, and why. Those that are added because a mail waits
+    long have mail to take: what `concurrency` allows is in the hands of others already."""
+    rules = workers.autoscaling
+    assert rules is not None
+    by_number = -(-load.due // rules.mails_per_worker)
+    if load.oldest is not None and load.oldest > rules.oldest_mail:
+        with_mail = -(-load.due // workers.concurrency)
+        late = min(scale.size + max(1, scale.size // 2), with_mail)
+        if late > by_number:
+            return late, OLDEST_LATE
+    if not by_number and not scale.size and load.rest is not None:
+        return int(load.at - scale.at >= load.rest), MAINTENANCE
+    return by_number, MAILS_DUE
+
+
+def _with_pace(scale: Scale, load: QueueLoad) -> Scale:
+    last = scale.counted
+    if load.ended is None:
+        return scale
+    if last is None or last.ended is None or last.at >= load.at:
+        return replace(scale, counted=load)
+    pace = (load.ended - last.ended) / (load.at - last.at).total_seconds()
+    return replace(scale, counted=load, pace=pace)
+
+
+def _with_fewer(scale: Scale, wanted: int, now: timedelta, after: timedelta) -> Scale:
+    since, most = scale.fewer or (now, wanted)
+    most = max(most, wanted)
+    scale = replace(scale, fewer=(since, most), before=None, limit=None)
+    if now - max(since, scale.at) < after:
+        return replace(scale, reason=FEWER_LATER)
+    if scale.recent(now) > MAX_CHANGES // 2:
+        return replace(scale, reason=TOO_OFTEN)
+    return _changed(scale, most, now, FEWER)
+
+
+def _with_more(scale: Scale, wanted: int, most: int, now: timedelta, why: str) -> Scale:
+    recent = scale.recent(now)
+    if scale.size:  # mail without any worker does not wait
+        if now - scale.at < SETTLE:
+            return replace(scale, reason=MORE_LATER)
+        if scale.before is not None:
+            limit = scale.pace if scale.pace <= scale.before * FASTER else None
+            scale = replace(scale, before=None, limit=limit)
+        is_limited = scale.limit is not None and scale.pace <= scale.limit * FASTER
+        if is_limited and now - scale.at < TRY_AGAIN:
+            return replace(scale, reason=NO_FASTER)
+        if recent >= MAX_CHANGES:
+            return replace(scale, reason=TOO_OFTEN)
+    is_last = recent >= MAX_CHANGES - 1
+    return _changed(replace(scale, before=scale.pace), most if is_last else wanted, now, why)
+
+
+def _changed(scale: Scale, size: int, now: timedelta, why: str) -> Scale:
+    kept = tuple(each for each in scale.changes if now - each < PERIOD)
+    return replace(
+        scale, size=size, at=now, reason=why, changes=(*kept, now), fewer=None, limit=None
+    )
+
+
+def within_bounds(workers: Workers, scale: Scale, now: timedelta) -> Scale:
+    """Return the scale by the bounds of the spec, which hold at once."""
+    rules = workers.autoscaling
+    assert rules is not None
+    bounded = min(max(scale.size, rules.min_replicas), rules.max_replicas)
+    return scale if bounded == scale.size else _changed(scale, bounded, now, BOUNDS)
+
+
+class Decided(NamedTuple):
+    """The number of workers that a MailQueue with autoscaling gets, and why."""
+
+    size: int
+    reason: str
+
+
+@dataclass(slots=True)
+class _Known:
+    scale: Scale
+    announced: int
+    plan: ViewPlan | None = None
+
+
+class Autoscalers:
+    """The scales of MailQueues as this process decided them, by their uids."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+
+    def decided(self, queue: Queue, present: int | None, *, by_another: bool) -> Decided | None:
+        """Return how many workers a MailQueue gets; None: what its spec has. `present`: those that
+        its Deployment has; `by_another`: another autoscaler decides."""
+        workers, now = queue.spec.workers, self._clock.elapsed()
+        if workers is None or workers.autoscaling is None or queue.spec.paused:
+            self.forget(queue.uid)
+            return None
+        begin = workers.replicas if present is None else present
+        known = self._known.setdefault(queue.uid, _Known(Scale(begin, now), begin))
+        if by_another:
+            known.scale, known.announced = Scale(begin, now, BY_AUTOSCALER), begin
+        else:
+            known.scale = within_bounds(workers, known.scale, now)
+        return Decided(known.scale.size, known.scale.reason)
+
+    def keep(self, plan: ViewPlan) -> None:
+        """Keep where the mail of a MailQueue is asked for."""
+        if (known := self._known.get(plan.queue.uid)) is not None:
+            known.plan = plan
+
+    def observe(self, plan: ViewPlan, sizes: Sizes, ended: int) -> None:
+        """Decide by a count, where a MailQueue has autoscaling that decides."""
+        spec, kept = plan.queue.spec, sizes.size or sizes.dead_letters
+        is_maintained = not kept or (spec.intake is not None and spec.intake.replicas > 0)
+        rest = None if is_maintained else plan.keyspace.cassandra.row_lifetime / REST
+        since, now = sizes.oldest_due, self._clock.elapsed()
+        age = None if since is None else self._clock.now() - since
+        self._decide(plan.queue.uid, QueueLoad(now, sizes.due, ended, age, rest))
+
+    def wake(self, uid: str, ready: int) -> None:
+        """Decide by the messages that wait at the broker of a MailQueue without workers."""
+        self._decide(uid, QueueLoad(self._clock.elapsed(), ready))
+
+    def _decide(self, uid: str, load: QueueLoad) -> None:
+        known = self._known.get(uid)
+        if known is None or known.plan is None or known.scale.reason == BY_AUTOSCALER:
+            return
+        workers = known.plan.queue.spec.workers
+        if workers is not None and workers.autoscaling is not None:
+            known.scale = next_scale(workers, known.scale, load)
+
+    def has_changed(self, uid: str, seen: Decided | None) -> bool:
+        """True if the decision is another than a reconcile saw."""
+        known = self._known.get(uid)
+        return known is not None and (known.scale.size, known.scale.reason) != seen
+
+    def announcement(self, uid: str) -> str | None:
+        """Return what to say about a change, once."""
+        known = self._known.get(uid)
+        if known is None or known.announced == known.scale.size:
+            return None
+        before, known.announced = known.announced, known.scale.size
+        why = CHANGED.get(known.scale.reason, known.scale.reason)
+        return f"from {before} to {known.scale.size} workers: {why}"
+
+    def at_zero(self) -> Iterator[ViewPlan]:
+        """Yield the plans of the MailQueues that have no worker until mail is due."""
+        for known in self._known.values():
+            is_asleep = known.scale.size == 0 and known.scale.reason != BY_AUTOSCALER
+            if known.plan is not None and is_asleep:
+                yield known.plan
+
+    def forget(self, uid: str) -> None:
+        """Forget a MailQueue. Idempotent."""
+        self._known.pop(uid, None)
+
+
+PROBE = timedelta(seconds=3)
+"""Time between two questions to the broker about a MailQueue without workers."""
+
+PROBE_TIMEOUT = timedelta(seconds=4)
+"""A broker that takes longer for one MailQueue is asked about no other one until the next time."""
+
+
+class Wakening:
+    """Asks the brokers of MailQueues without workers for messages, which Cassandra is not asked
+    about any sooner. `woken` gets each MailQueue that has some."""
+
+    def __init__(
+        self, autoscalers: Autoscalers, clock: Clock, woken: Callable[[Key], None]
+    ) -> None:
+        self._autoscalers = autoscalers
+        self._clock = clock
+        self._woken = woken
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            await self._clock.sleep(PROBE)
+            asked: dict[int, list[ViewPlan]] = defaultdict(list)
+            for plan in self._autoscalers.at_zero():
+                asked[id(plan.place.servers)].append(plan)
+            await asyncio.gather(*map(self._ask, asked.values()))
+
+    async def _ask(self, plans: Sequence[ViewPlan]) -> None:
+        for plan in plans:
+            try:
+                async with asyncio.timeout(PROBE_TIMEOUT.total_seconds()):
+                    ready = await plan.place.broker().ready()
+            except (PostroadError, TimeoutError):
+                return  # a condition of the QueueCluster reports it
+            if ready:
+                self._autoscalers.wake(plan.queue.uid, ready)
+                self._woken(plan.queue.key)

@@ -1,0 +1,273 @@
+"""The operator scales workers by what is due, over servers and Kubernetes in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from contract.queue_harness import plain_mail
+from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers
+from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.distributed.engine.engine import Parts
+from postroad.distributed.mail_queue import DistributedQueue
+from postroad.domain.configuration.rules import ViewConfiguration
+from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.selection import Selector
+from support.deployments import scale
+from support.manual_loop import move, run
+from support.memory.clock import SeededRandomness
+from support.memory.fault_injection import FaultInjector
+from support.memory.kubernetes.world import ObjectPlace
+from support.resources import intake, workers
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+NAME = QueueName(NAMESPACE, "outgoing")
+WORKERS = ObjectPlace("deployments", NAMESPACE, "outgoing-worker")
+SOON = 6
+"""Seconds to a probe of the broker and the reconcile that follows."""
+
+A_COUNT = 40
+AN_HOUR = 3600
+
+
+def autoscaled(least: int = 0, most: int = 8, **rules: Any) -> dict[str, Any]:
+    bounds = {"minReplicas": least, "maxReplicas": most, "mailsPerWorker": 10}
+    return workers() | {"autoscaling": bounds | rules}
+
+
+@asynccontextmanager
+async def declared(**spec: Any) -> AsyncIterator[RunningController]:
+    async with running_controller() as operator:
+        await operator.declare(**({"workers": autoscaled()} | spec))
+        await move(A_COUNT)
+        yield operator
+
+
+def mail_queue(operator: RunningController) -> DistributedQueue:
+    """Return the queue as a program uses it."""
+    servers, name = MemoryServers(operator.world, FaultInjector()), NAME
+    return DistributedQueue(
+        Parts(
+            name=name,
+            broker=servers.broker(name, delivery_limit=20),
+            view=servers.views().view(str(name)),
+            blobs=servers.blobs(name.bucket("postroad-")),
+            configuration=FixedConfiguration(ViewConfiguration()),
+            clock=operator.clock,
+            randomness=SeededRandomness(1),
+            delivery_limit=20,
+        )
+    )
+
+
+def replicas(operator: RunningController) -> int:
+    found: dict[str, Any] = operator.found(DEPLOYMENT, "outgoing-worker")["spec"]
+    number: int = found["replicas"]
+    return number
+
+
+def status(operator: RunningController) -> dict[str, Any]:
+    found: dict[str, Any] = operator.found()["status"]["workers"]
+    return found
+
+
+async def deliver_all(queue: DistributedQueue, count: int) -> None:
+    items = queue.dequeue(50)
+    for _ in range(count):
+        item = await anext(items)
+        await item.done()
+    await items.aclose()  # type: ignore[attr-defined]
+
+
+def test_from_nothing_to_the_bound_and_back_and_the_spec_stays() -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            generation = operator.found()["metadata"]["generation"]
+            assert replicas(operator) == 0
+            queue = mail_queue(operator)
+            for number in range(200):
+                await queue.enqueue(plain_mail(str(number)))
+            await move(SOON)
+            assert (replicas(operator), status(operator)["desired"]) == (8, 8)
+            assert operator.events("Scaled")[0]["note"].startswith(
+                "from 0 to 8 workers: more mails"
+            )
+
+            await deliver_all(queue, 200)
+            await move(A_COUNT)
+            assert (replicas(operator), status(operator)["reason"]) == (8, "FewerLater")
+            await move(AN_HOUR)
+            assert (replicas(operator), (await queue.size()).size) == (0, 0)
+            assert status(operator)["reason"] == "EnoughWorkers"
+            assert operator.found()["metadata"]["generation"] == generation
+            assert operator.condition("WorkersReady")["status"] == "True"
+
+    run(scene())
+
+
+def test_cassandra_is_asked_no_sooner_where_there_are_no_workers() -> None:
+    asked: list[int] = []
+
+    async def scene(spec: dict[str, Any]) -> None:
+        async with declared(workers=spec) as operator:
+            before = len(operator.faults.steps)
+            await move(AN_HOUR)
+            asked.append(sum(each.server == "view" for each in operator.faults.steps[before:]))
+
+    run(scene(workers()))
+    run(scene(autoscaled()))
+    assert asked[1] <= asked[0] * 1.05
+
+
+def test_mail_that_is_held_or_delayed_wakes_no_worker_until_it_is_due() -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            queue = mail_queue(operator)
+            await queue.enqueue(plain_mail("held"), delay=timedelta(hours=1))
+            await queue.hold(Selector.all())
+            await move(5 * A_COUNT)
+            assert replicas(operator) == 0
+
+            await queue.release(Selector.all())
+            await queue.flush(Selector.all())
+            await move(A_COUNT)
+            assert replicas(operator) == 1
+
+    run(scene())
+
+
+def test_mail_that_the_broker_lost_wakes_a_worker_by_the_count() -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            await mail_queue(operator).enqueue(plain_mail("lost"))
+            operator.world.queues(str(NAME)).ready.clear()
+            await move(A_COUNT)
+            assert replicas(operator) == 1
+
+    run(scene())
+
+
+@pytest.mark.parametrize("has_intake", [False, True])
+def test_queue_without_an_intake_gets_a_worker_now_and_then_while_mail_waits(
+    has_intake: bool,
+) -> None:
+    async def scene() -> None:
+        spec: dict[str, Any] = {"intake": intake(replicas=1)} if has_intake else {}
+        async with declared(**spec) as operator:
+            cassandra = {"spec": {"cassandra": {"rowLifetime": "12h"}}}
+            assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", cassandra)
+            queue = mail_queue(operator)
+            await queue.enqueue(plain_mail("held"))
+            await queue.hold(Selector.all())
+            operator.world.queues(str(NAME)).ready.clear()
+            await move(2 * AN_HOUR)
+            assert replicas(operator) == 0
+            await move(AN_HOUR + 60)
+            assert replicas(operator) == (0 if has_intake else 1)
+
+    run(scene())
+
+
+def test_operator_that_begins_keeps_the_workers_for_as_long_as_the_one_before() -> None:
+    async def scene() -> None:
+        async with declared(workers=autoscaled(1) | {"replicas": 6}) as first:
+            assert replicas(first) == 6
+        async with running_controller(beside=first) as operator:
+            operator.fill_indexes()
+            await move(500)
+            assert replicas(operator) == 6
+            await move(200)
+            assert replicas(operator) == 1
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"workers": {"autoscaling": {"minReplicas": 3}}}, 3),
+        ({"workers": {"autoscaling": None, "replicas": 4}}, 4),
+        ({"workers": {"replicas": 5}}, 0),
+        ({"paused": True}, 0),
+    ],
+    ids=["bounds", "taken away", "replicas alone", "paused"],
+)
+def test_change_of_the_spec_has_its_effect_at_once(change: dict[str, Any], expected: int) -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            await operator.change(change)
+            await move(SOON)
+            assert replicas(operator) == expected
+            if change == {"paused": True}:
+                await mail_queue(operator).enqueue(plain_mail("waits"))
+                await move(A_COUNT)
+                assert replicas(operator) == 0
+                await operator.change({"paused": False})
+                await move(A_COUNT)
+                assert replicas(operator) == 1
+
+    run(scene())
+
+
+def test_quota_bounds_what_is_decided_and_a_budget_is_there_before_there_are_two() -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            assert operator.at("poddisruptionbudgets", NAMESPACE, "outgoing-worker")
+            quota = {"spec": {"quota": {"workersPerQueue": 2}}}
+            assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", quota)
+            queue = mail_queue(operator)
+            for number in range(60):
+                await queue.enqueue(plain_mail(str(number)))
+            await move(A_COUNT)
+            assert replicas(operator) == 2
+            assert operator.condition("WorkersReady")["reason"] == "QuotaExceeded"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("of", ["Deployment", "MailQueue"])
+def test_another_autoscaler_decides_until_it_is_deleted(of: str) -> None:
+    horizontal = AUTOSCALERS[0]
+    target = {"kind": of, "name": "outgoing" if of == "MailQueue" else "outgoing-worker"}
+    wanted = {
+        "apiVersion": horizontal.api_version,
+        "kind": horizontal.name,
+        "metadata": {"name": "any", "namespace": NAMESPACE},
+        "spec": {"scaleTargetRef": target},
+    }
+    places = {"Deployment": WORKERS, "MailQueue": ObjectPlace("mailqueues", NAMESPACE, "outgoing")}
+
+    async def scene() -> None:
+        async with declared() as operator:
+            made = await operator.user.create(horizontal, wanted)
+            scale(operator.kubernetes, places[of], 12, "kube-controller-manager")
+            if of == "MailQueue":
+                await operator.change({"workers": {"replicas": 12}})
+            await move(A_COUNT)
+            assert (replicas(operator), status(operator)["reason"]) == (12, "AutoscalerDecides")
+            await mail_queue(operator).enqueue(plain_mail("waits"))
+            await move(AN_HOUR)
+            assert replicas(operator) == 12
+
+            await operator.user.delete(horizontal, made)
+            await move(60)
+            assert replicas(operator) == 8, "its bound"
+
+    run(scene())
+
+
+def test_deletion_of_a_queue_ends_the_questions_to_its_broker() -> None:
+    async def scene() -> None:
+        async with declared(intake=intake()) as operator:
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(60)
+            before = len(operator.faults.steps)
+            await move(60)
+            asked = [each.operation for each in operator.faults.steps[before:]]
+            assert "ready" not in asked
+
+    run(scene())
