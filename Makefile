@@ -79,8 +79,10 @@ test-machine: setup ## a machine of its own: power cuts, then first commands on 
 demo-small: setup ## the embedded queue in a directory, without servers: in, held, killed, delivered
 	cd tests && ../$(PY) -m demo.small $(if $(MAIL),--mail $(MAIL))
 
-demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own)
-	cd tests && ../$(PY) -m demo $(if $(MAIL),--mail $(MAIL))
+# These reach the shell as variables of its environment, so that no character of a context's name
+# means more than itself.
+demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own; CLUSTER=current IMAGE= NAMESPACE= CONFIRM= for a cluster of your own)
+	cd tests && ../$(PY) -m demo $(if $(MAIL),--mail $(MAIL)) --cluster "$${CLUSTER:-local}" --namespace "$${NAMESPACE:-postroad-demo}" --image "$$IMAGE" --confirm "$$CONFIRM"
 
 test-matrix: setup ## the contract suites over other versions of the servers, and over TLS (LEGS="rabbitmq4 tls")
 	$(PY) -m matrix $(LEGS)

@@ -58,6 +58,17 @@ def given(server: str, environment: Mapping[str, str]) -> dict[str, str]:
     return _of(server, environment)
 
 
+def all_given(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the variables of each server that the stack did not start."""
+    return {name: found for name in LEADING if (found := given(name, environment))}
+
+
+def without_given(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without variables that name servers which the stack did not start."""
+    others = {name for found in all_given(environment).values() for name in found}
+    return {name: value for name, value in environment.items() if name not in others}
+
+
 def _of(server: str, environment: Mapping[str, str]) -> dict[str, str]:
     prefix = PREFIXES[server]
     return {name: value for name, value in environment.items() if name.startswith(prefix)}

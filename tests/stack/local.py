@@ -122,7 +122,10 @@ class Stack:
         """
         server = self.server("kubernetes")
         if not isinstance(server, Cluster):
-            raise NotPossible(f"the cluster is run by: {server.provider}")
+            raise NotPossible(
+                "KUBECONFIG names a cluster that the stack did not start; for the stack's own, run"
+                " the command without it: env -u KUBECONFIG COMMAND"
+            )
         return server
 
     def publish(self, namespace: str) -> None:

@@ -51,9 +51,10 @@ class Kubectl:
             raise KubectlFailed(done.stderr.strip() or done.stdout.strip())
         return done.stdout
 
-    def apply(self, *manifests: Manifest, force: bool = True) -> str:
+    def apply(self, *manifests: Manifest, force: bool = True, dry_run: bool = False) -> str:
         """Server-side apply as a user would. Raises: KubectlFailed with the refusal."""
         conflicts = ["--force-conflicts"] if force else []
+        conflicts += ["--dry-run=server"] if dry_run else []
         text = yaml.safe_dump_all(manifests)
         return self("apply", "--server-side", *conflicts, "-f", "-", stdin=text)
 
