@@ -120,6 +120,10 @@ securityContext:
 - name: POSTROAD_OPERATOR_PIPELINE_IMAGE # what jobs of the pipeline run
   value: {{ include "postroad.reference" (list $ "" .) }}
 {{- end }}
+{{- with .Values.queueImagePullSecrets }}
+- name: POSTROAD_OPERATOR_PULL_SECRETS
+  value: {{ range $at, $each := . }}{{ if $at }} {{ end }}{{ $each.name }}{{ end }}
+{{- end }}
 - name: POSTROAD_OPERATOR_LEASE_NAMESPACE
   value: {{ .Release.Namespace }}
 - name: POSTROAD_OPERATOR_CLASS

@@ -94,6 +94,8 @@ REFUSED = {
     "tasks=0": "at '/tasks': minimum: got 0, want 1",
     "logLevel=verbose": "at '/logLevel': value must be one of",
     "imagePullSecrets={registry}": "at '/imagePullSecrets/0': got string, want object",
+    "queueImagePullSecrets={registry}": "at '/queueImagePullSecrets/0': got string, want object",
+    "extraObjects[0].kind=ConfigMap": "at '/extraObjects/0': missing properties 'apiVersion'",
     "podLabels.app\\.kubernetes\\.io/name=x": "invalid propertyName 'app.kubernetes.io/name'",
     "commonLabels.rbac\\.authorization\\.k8s\\.io/view=x": "invalid propertyName 'rbac.author",
     "commonLabels.team=a b": "at '/commonLabels/team': 'a b' does not match pattern",
@@ -307,6 +309,7 @@ def environment_of(*options: str | Path) -> dict[str, str]:
                 "namespaces": ("mail", "lists"),
             },
         ),
+        ("mirror", {"pull_secrets": ("mirror", "mirror-of-jobs")}),
         (
             "canary",
             {

@@ -21,6 +21,8 @@ openshift:
 proxy:
   Deployment container/env/HTTPS_PROXY/valueFrom: {secretKeyRef: {name: proxy, key: url}}
   Deployment container/env/NO_PROXY/value: "10.96.0.0/12,.svc"
+  ConfigMap metadata: {name: postroad-proxy, namespace: postroad-system}
+  ConfigMap data: {hosts: s3.example.org}
 authority:
   Deployment pod/volumes/authority/configMap: {name: authority}
   Deployment pod/volumes/tmp/emptyDir/medium: Memory
@@ -61,6 +63,9 @@ account:
 mirror:
   Deployment container/image: &mirrored mirror.example.org:5000/proxy/mail/postroad:0.1.0
   Pod container/image: *mirrored
+  Deployment pod/imagePullSecrets: &pulled [{name: mirror}]
+  Pod pod/imagePullSecrets: *pulled
+  Deployment container/env/POSTROAD_OPERATOR_PULL_SECRETS/value: mirror mirror-of-jobs
   Deployment container/env/POSTROAD_OPERATOR_IMAGE/value:
     mirror.example.org:5000/proxy/mail/postroad-queues:next
   Deployment container/env/POSTROAD_OPERATOR_PIPELINE_IMAGE/value:

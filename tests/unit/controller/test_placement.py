@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,14 +65,14 @@ def placed(**placement: Any) -> Queue:
     )
 
 
-def children(wanted: Queue) -> dict[tuple[str, str], dict[str, Any]]:
-    built = [*wanted_children(wanted, CONTEXT), *pipeline_children(wanted, CONTEXT)]
+def children(wanted: Queue, context: PodContext = CONTEXT) -> dict[tuple[str, str], dict[str, Any]]:
+    built = [*wanted_children(wanted, context), *pipeline_children(wanted, context)]
     return {(kind.name, child["metadata"]["name"]): child for kind, child in built}
 
 
-def pods(wanted: Queue) -> dict[str, dict[str, Any]]:
+def pods(wanted: Queue, context: PodContext = CONTEXT) -> dict[str, dict[str, Any]]:
     """Return the pod templates by component."""
-    found = children(wanted)
+    found = children(wanted, context)
     job = found["CronJob", "out-archive"]["spec"]["jobTemplate"]["spec"]["template"]
     executor = json.loads(found["ConfigMap", "out-pipeline"]["data"]["pod.json"])
     return {
@@ -80,6 +81,23 @@ def pods(wanted: Queue) -> dict[str, dict[str, Any]]:
         "pipeline": job,
         "executor": executor,
     }
+
+
+def test_every_pod_pulls_by_the_secrets_of_the_operator_and_by_its_own() -> None:
+    context = replace(CONTEXT, pull_secrets=("mirror", "registry"))
+    both = [{"name": "mirror"}, {"name": "registry"}]
+
+    for component, template in pods(placed(), context).items():
+        assert template["spec"]["imagePullSecrets"] == both, component
+    for component, template in pods(placed(pod=POD), context).items():
+        assert template["spec"]["imagePullSecrets"] == both, component
+    more = {"imagePullSecrets": [{"name": "own"}]}
+    for component, template in pods(placed(pod=more), context).items():
+        assert template["spec"]["imagePullSecrets"] == [*both, {"name": "own"}], component
+
+
+def test_without_pull_secrets_pods_leave_them_to_their_service_account() -> None:
+    assert all("imagePullSecrets" not in each["spec"] for each in pods(placed()).values())
 
 
 def own(template: dict[str, Any]) -> dict[str, Any]:

@@ -58,6 +58,14 @@ def _checked_namespaces(
     "none, but what a MailQueue names.",
 )
 @click.option(
+    "--pull-secret",
+    "pull_secrets",
+    multiple=True,
+    envvar="POSTROAD_OPERATOR_PULL_SECRETS",
+    help="Secret of a MailQueue's namespace by which its pods pull their images (repeatable; the "
+    "variable takes several, separated by spaces).",
+)
+@click.option(
     "--class",
     "operator_class",
     callback=_checked_class,
@@ -115,6 +123,7 @@ def operator(
     namespaces: tuple[str, ...],
     image: str,
     pipeline_image: str,
+    pull_secrets: tuple[str, ...],
     operator_class: str,
     lease_namespace: str,
     tasks: int,
@@ -143,6 +152,7 @@ def operator(
     options = controller.Options(
         image=image,
         pipeline_image=pipeline_image,
+        pull_secrets=pull_secrets,
         namespaces=namespaces,
         operator_class=operator_class,
         lease_namespace=lease_namespace,

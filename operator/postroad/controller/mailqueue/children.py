@@ -176,9 +176,11 @@ class QueueChildren:
         clock: Clock,
         image: str,
         pipeline: PipelineProgram = NO_PIPELINE,
+        pull_secrets: tuple[str, ...] = (),
     ) -> None:
         self._absences = absences
         self._pipeline = pipeline
+        self._pull_secrets = pull_secrets
         self._api = api
         self._reads = reads
         self._image = image
@@ -235,7 +237,8 @@ class QueueChildren:
         if not read.finding.is_good:
             return [applying.AppliedPart(manifests.QUEUE, failed=read.finding)]
         image = queue.spec.image or self._image
-        context = PodContext(plan.servers, image, versions, self._pipeline)
+        programs = self._pipeline, self._pull_secrets
+        context = PodContext(plan.servers, image, versions, *programs)
         granted = may_upgrade and self._upgrades.is_granted(queue.key)
         wanted = [
             await self._wanted(queue, context, each, found, granted=granted)

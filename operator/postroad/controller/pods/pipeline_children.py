@@ -145,7 +145,7 @@ def _template(
     container = _driver(queue, context, spec, job, files)
     ours = {
         "metadata": {"labels": dict(tags), "annotations": {}},
-        "spec": _pod_spec(queue, spec, container, files),
+        "spec": context.pulled(_pod_spec(queue, spec, container, files)),
     }
     return placed(ours, spec, "spec.pipeline")
 
@@ -279,7 +279,7 @@ def _executor(
     tags, container = {**tags, api.COMPONENT: EXECUTOR}, _container(queue, context, spec, files, {})
     ours = {
         "metadata": {"labels": tags, "annotations": {}},
-        "spec": _pod_spec(queue, spec, container, files),
+        "spec": context.pulled(_pod_spec(queue, spec, container, files)),
     }
     theirs = placed(ours, spec, "spec.pipeline")
     for container in theirs["spec"]["containers"]:

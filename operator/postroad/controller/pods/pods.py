@@ -59,7 +59,7 @@ def pod_template(
     InvalidInput for a partial template of another shape, or a missing `relayFrom`."""
     ours = {
         "metadata": {"labels": dict(labels), "annotations": {}},
-        "spec": _pod_spec(queue, context, component, labels),
+        "spec": context.pulled(_pod_spec(queue, context, component, labels)),
     }
     template: dict[str, Any] = ours
     if declared is not None:

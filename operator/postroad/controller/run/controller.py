@@ -80,6 +80,7 @@ class Options:
 
     image: str
     pipeline_image: str = ""
+    pull_secrets: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
     operator_class: str = DEFAULT_CLASS
     lease_namespace: str = LEASE_NAMESPACE
@@ -138,6 +139,7 @@ class Controller:
             QueueChildren(
                 *(watched, self._reads, self._upgrades, self._absences, clock, options.image),
                 PipelineProgram(options.pipeline_image, pipeline_role(operator_class)),
+                options.pull_secrets,
             ),
             self._metrics,
             Finalizers(watched, self._clusters),

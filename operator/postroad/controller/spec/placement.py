@@ -118,11 +118,13 @@ class Pod(Model):
         spec["containers"] = [{**container, "env": env, **resources}]
         spec["nodeSelector"] = {**spec["nodeSelector"], **self.node_selector}
         spec["securityContext"] = {**spec["securityContext"], **self.security_context}
+        pulled = [*spec.get("imagePullSecrets", ()), *self.image_pull_secrets]
+        secrets = {each["name"]: each for each in pulled}
         alone = {
             "tolerations": self.tolerations,
             "affinity": self.affinity,
             "priorityClassName": self.priority_class_name,
-            "imagePullSecrets": self.image_pull_secrets,
+            "imagePullSecrets": list(secrets.values()),
         }
         spec |= {field: value for field, value in alone.items() if value}
         if self.topology_spread_constraints is not None:

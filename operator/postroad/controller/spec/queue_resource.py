@@ -148,9 +148,17 @@ NO_PIPELINE = PipelineProgram("", "postroad-pipeline")
 class PodContext:
     """Facts that the pods of a queue depend on beside the MailQueue. `tls_versions`: versions of
     the authorities and certificates that the pods read when they start, so that a change replaces
-    the pods. `pipeline`: what jobs of the pipeline run, and are allowed."""
+    the pods. `pipeline`: what jobs of the pipeline run, and are allowed. `pull_secrets`: Secrets of
+    the queue's namespace that its registry asks for, beside those of the MailQueue."""
 
     cluster: QueueClusterSpec
     image: str
     tls_versions: Mapping[str, str] | None = None
     pipeline: PipelineProgram = NO_PIPELINE
+    pull_secrets: tuple[str, ...] = ()
+
+    def pulled(self, pod_spec: dict[str, Any]) -> dict[str, Any]:
+        """Return a pod's spec with the Secrets by which its images are pulled."""
+        if not self.pull_secrets:
+            return pod_spec
+        return {**pod_spec, "imagePullSecrets": [{"name": each} for each in self.pull_secrets]}
