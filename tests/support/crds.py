@@ -20,7 +20,7 @@ async def install_crds(api: ApiServer) -> None:
     for crd in manifests(ROOT / "crds"):
         for _ in range(100):
             found = await api.get(CRD, None, crd["metadata"]["name"]) or {}
-            conditions = found.get("status", {}).get("conditions", [])
+            conditions = found.get("status", {}).get("conditions") or []
             if any(
                 (each["type"], each["status"]) == ("Established", "True") for each in conditions
             ):
