@@ -12,7 +12,7 @@ TOOLS := helm kubeconform
 empty :=
 comma := ,
 
-.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-kind unit demo demo-small bench chaos kills mutants clean
+.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-kind unit demo demo-small release bench chaos kills mutants clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]*:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your 
 
 test-matrix: setup ## the contract suites over other versions of the servers, and over TLS (LEGS="rabbitmq4 tls")
 	$(PY) -m matrix $(LEGS)
+
+release: setup ## wheel, chart, manifests, SBOM, provenance, checksums and signatures in dist/VERSION (VERSION=1.2.3 KEY=key.pem)
+	$(PY) -m release "$$VERSION" --key "$$KEY"
 
 bench: setup ## measure side by side with a peer, or with what was calculated (ROOM=queue, mta, delivery, scheduler, broker, operator, pipeline)
 	$(PY) -m bench $(ROOM)

@@ -46,11 +46,11 @@ def helm(*arguments: str | Path, timeout: float = 60) -> str:
     return done.stdout
 
 
-def template(*options: str | Path) -> str:
+def template(*options: str | Path, chart: Path = CHART) -> str:
     """Return what Helm would install as the release `postroad`. Raises: HelmFailed."""
     version = kube.kubernetes_version()
     return helm(
-        *("template", "postroad", CHART, "--namespace", NAMESPACE, "--kube-version", version),
+        *("template", "postroad", chart, "--namespace", NAMESPACE, "--kube-version", version),
         *options,
     )
 

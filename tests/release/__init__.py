@@ -1,0 +1,1 @@
+"""Makes a release: `python -m release VERSION`, what `make release` runs."""
