@@ -15,20 +15,20 @@ from postroad.adapters.kubernetes.api_server import ACCESS_REVIEW, APPLY
 from postroad.controller.kubernetes.api import (
     CHILDREN,
     EVENT,
+    JOB,
     LEASE,
-    MAIL_QUEUE,
     NAMESPACE,
     POD,
-    QUEUE_CLUSTER,
     SECRET,
 )
+from postroad.controller.reads import OWN
 from postroad.errors import KubernetesConflict, KubernetesError, KubernetesUnavailable
 from postroad.ports.kubernetes import Kind, Object
 from support.deployments import control_deployments
 from support.memory.kubernetes.client import MemoryKubernetes
 from support.memory.kubernetes.world import KubernetesWorld
 
-KINDS = (MAIL_QUEUE, QUEUE_CLUSTER, *CHILDREN, EVENT, LEASE, NAMESPACE, POD, SECRET)
+KINDS = (*OWN, *CHILDREN, EVENT, JOB, LEASE, NAMESPACE, POD, SECRET)
 PATH = re.compile(
     r"(?P<prefix>/apis?/(?:v1|[^/]+/v[^/]+))(?:/namespaces/(?P<namespace>[^/]+))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?P<status>/status)?"

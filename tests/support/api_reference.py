@@ -12,7 +12,7 @@ PAGE = "docs/operator/api-reference.md"
 
 HEAD = """# Reference of the API
 
-Every field of MailQueue and QueueCluster in `{version}`, as `kubectl explain` has it.
+Every field of the three kinds in `{version}`, as `kubectl explain` has it.
 Written by `make api-reference` from `crds/`: change the descriptions there.
 What all fields keep: [conventions](api-conventions.md).
 """

@@ -20,6 +20,16 @@ def mail_queue(namespace: str, name: str = "outgoing", **spec: Any) -> Object:
     }
 
 
+def task(namespace: str, name: str = "task", **spec: Any) -> Object:
+    """Return a MailQueueTask of the MailQueue `outgoing`."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "MailQueueTask",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"queueRef": {"name": "outgoing"}} | spec,
+    }
+
+
 def queue_cluster(namespace: str, name: str = "main", **spec: Any) -> Object:
     """Return a QueueCluster whose servers want credentials of three Secrets."""
     return {

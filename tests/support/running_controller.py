@@ -12,8 +12,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.kubernetes.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER
-from postroad.controller.reads import OWN
+from postroad.controller.kubernetes.api import (
+    MAIL_QUEUE,
+    MAIL_QUEUE_TASK,
+    MANAGED_BY,
+    QUEUE_CLUSTER,
+)
+from postroad.controller.reads import OWN, WATCHED
 from postroad.controller.run.controller import Controller, Options
 from postroad.controller.run.workqueue import TASKS
 from postroad.controller.spec.cluster import DEFAULT_CLASS
@@ -129,7 +134,7 @@ class RunningController:
 
     def fill_indexes(self) -> None:
         """Do what a watch does first, for a test that reconciles without watches."""
-        for kind in (*OWN, *CHILDREN):
+        for kind in WATCHED:
             for place, each in self.kubernetes.objects.items():
                 if place.is_of(kind, None):
                     self.controller.indexes.put(each)
@@ -154,7 +159,7 @@ class RunningController:
     async def create(self, wanted: Object) -> None:
         """Create a resource as a user."""
         secret = Kind("v1", "Secret", "secrets")
-        kinds = {each.name: each for each in (MAIL_QUEUE, QUEUE_CLUSTER, secret)}
+        kinds = {each.name: each for each in (MAIL_QUEUE, MAIL_QUEUE_TASK, QUEUE_CLUSTER, secret)}
         await self.user.create(kinds[wanted["kind"]], wanted)
 
     async def change(self, spec: Mapping[str, Any], name: str = "outgoing") -> None:
@@ -211,7 +216,7 @@ async def running_controller(
     )
     tasks = [
         asyncio.create_task(operator.controller.run(TASKS)),
-        *(asyncio.create_task(operator.deliver_events(each)) for each in (*OWN, *CHILDREN)),
+        *(asyncio.create_task(operator.deliver_events(each)) for each in WATCHED),
         asyncio.create_task(control_deployments(operator.kubernetes, broken, short)),
     ]
     try:

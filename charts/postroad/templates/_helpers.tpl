@@ -211,12 +211,16 @@ subjects:
 - apiGroups: [postroad.dev]
   resources: [mailqueues, queueclusters]
   verbs: [get, list, watch, patch]
+# Tasks that have finished are deleted when their time is over.
 - apiGroups: [postroad.dev]
-  resources: [mailqueues/status, queueclusters/status]
+  resources: [mailqueuetasks]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [postroad.dev]
+  resources: [mailqueues/status, mailqueuetasks/status, queueclusters/status]
   verbs: [update]
 # To own children with blockOwnerDeletion where the API server enforces it.
 - apiGroups: [postroad.dev]
-  resources: [mailqueues/finalizers]
+  resources: [mailqueues/finalizers, mailqueuetasks/finalizers]
   verbs: [update]
 # Children of MailQueues.
 - apiGroups: [""]
@@ -231,13 +235,13 @@ subjects:
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
-# Jobs of the pipeline: their CronJobs, and how the last runs went.
+# Jobs of the pipeline and of tasks: their CronJobs, and how the last runs went.
 - apiGroups: [batch]
   resources: [cronjobs]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [batch]
   resources: [jobs]
-  verbs: [list]
+  verbs: [get, list, watch, create, delete]
 # Those of jobs with executors; pipelineExecutors has the right to make them.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]

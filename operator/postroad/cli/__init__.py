@@ -32,6 +32,7 @@ _PLACES = {
     "dead-letters": "postroad.cli.mail.selected:dead_letters",
     "purge": "postroad.cli.mail.selected:purge",
     "republish": "postroad.cli.mail.selected:republish",
+    "task": "postroad.cli.mail.task:task",
     "sites": "postroad.cli.sites.sites:sites",
     "suspend": "postroad.cli.sites.sites:suspend",
     "resume": "postroad.cli.sites.sites:resume",

@@ -21,22 +21,26 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from postroad.controller.kubernetes.api import (
     CHILDREN,
     INSTANCE,
+    JOB,
     LAST_APPLIED,
     MAIL_QUEUE,
+    MAIL_QUEUE_TASK,
     MANAGED_BY,
     QUEUE_CLUSTER,
+    TASK,
     Key,
     has_finalizer,
 )
 from postroad.controller.spec.cluster import class_of_cluster
 from postroad.controller.spec.queue_resource import cluster_of
+from postroad.controller.spec.task import queue_of_task
 from postroad.errors import KubernetesConflict
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kind, Kubernetes, Object, WatchEvent
 
 V = TypeVar("V")
 
-OWN = (MAIL_QUEUE, QUEUE_CLUSTER)
+OWN = (MAIL_QUEUE, QUEUE_CLUSTER, MAIL_QUEUE_TASK)
 OWN_NAMES = frozenset(each.name for each in OWN)
 
 
@@ -76,12 +80,14 @@ class ObjectIndex(dict[Key, list[V]]):
 
 class Indexes:
     """The indexes of a running operator. `users` and `classes` by the key of the QueueCluster;
+    `tasks`, the keys of MailQueueTasks, by that of their MailQueue;
     `objects` by their own key where the kind is postroad's, and else by kind, namespace and
     `INSTANCE`."""
 
     def __init__(self) -> None:
         self.users: ObjectIndex[User] = ObjectIndex()
         self.classes: ObjectIndex[str] = ObjectIndex()
+        self.tasks: ObjectIndex[Key] = ObjectIndex()
         self.objects: ObjectIndex[Object] = ObjectIndex()
 
     def put(self, body: Object, *, gone: bool = False) -> None:
@@ -92,6 +98,8 @@ class Indexes:
             self.users.put(uid, {} if gone else as_user(body))
         elif body["kind"] == QUEUE_CLUSTER.name:
             self.classes.put(uid, {} if gone else {key_of(body): class_of_cluster(body)})
+        elif body["kind"] == MAIL_QUEUE_TASK.name:
+            self.tasks.put(uid, {} if gone else {queue_of_task(body): key_of(body)})
 
     def class_of(self, cluster: Key) -> str | None:
         """Return the class of a QueueCluster; None where there is none, or its watch is behind."""
@@ -173,8 +181,10 @@ def as_child(body: Mapping[str, Any]) -> ChildVersion:
 
 
 def owner_of(body: Mapping[str, Any]) -> Key | None:
-    """Return the key of the MailQueue that owns an object."""
+    """Return the key of the MailQueue or the MailQueueTask that an object was made for."""
     metadata = body["metadata"]
+    if task := (metadata.get("labels") or {}).get(TASK):
+        return Key(MAIL_QUEUE_TASK.name, metadata["namespace"], task)
     for owner in metadata.get("ownerReferences") or []:
         if owner.get("controller") and owner["kind"] == MAIL_QUEUE.name:
             return Key(MAIL_QUEUE.name, metadata["namespace"], owner["name"])
@@ -185,7 +195,7 @@ def key_of(body: Mapping[str, Any]) -> Key:
     return Key(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
 
 
-WATCHED = (*OWN, *CHILDREN)
+WATCHED = (*OWN, *CHILDREN, JOB)
 
 
 class WatchedKubernetes:

@@ -138,8 +138,8 @@ class DistributedQueue(Administration):
     async def change(self, operation: Operation, selector: Selector) -> int:
         return await administration.OPERATIONS[operation](self._engine, selector)
 
-    async def purge(self) -> int:
-        return await purge(self._engine)
+    async def purge(self, accepted_before: datetime | None = None) -> int:
+        return await purge(self._engine, accepted_before)
 
     def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         return dead_letters.views(self._engine, selector)

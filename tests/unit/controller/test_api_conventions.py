@@ -17,7 +17,7 @@ from support.repository import ROOT
 
 Schema = Mapping[str, Any]
 
-PLURALS = ("mailqueues", "queueclusters")
+PLURALS = ("mailqueues", "mailqueuetasks", "queueclusters")
 REGISTERED = {each.value for each in Mechanism}
 """Values that a registry names; those of SASL mechanisms have hyphens."""
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import MAIL_QUEUE, MAIL_QUEUE_TASK, QUEUE_CLUSTER, TASK
 from postroad.controller.run.program import missing_rights
+from support.jobs import JobPods
 from support.kubectl import manifests
 from support.manual_loop import move, run
-from support.resources import intake, mail_queue, queue_cluster, secrets, workers
+from support.resources import intake, mail_queue, queue_cluster, secrets, task, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
@@ -65,7 +66,10 @@ async def messages(operator: RunningController, seconds: int) -> set[str]:
     found = set()
     for _ in range(seconds):
         await move(1)
-        for kind, name in ((QUEUE_CLUSTER, "main"), (MAIL_QUEUE, "outgoing")):
+        for kind, name in (
+            *((QUEUE_CLUSTER, "main"), (MAIL_QUEUE, "outgoing"), (MAIL_QUEUE_TASK, "task")),
+            *((MAIL_QUEUE_TASK, "daily"), (MAIL_QUEUE_TASK, "brief")),
+        ):
             resource = operator.at(kind.plural, NAMESPACE, name) or {}
             conditions = resource.get("status", {}).get("conditions", [])
             found |= {each["message"] for each in conditions}
@@ -87,6 +91,15 @@ async def life(operator: RunningController) -> set[str]:
         )
     )
     found = await messages(operator, 15)
+    await operator.create(task(NAMESPACE, operation="Maintain"))
+    await operator.create(task(NAMESPACE, "brief", operation="Maintain", ttlSecondsAfterFinished=1))
+    await operator.create(task(NAMESPACE, "daily", operation="Maintain", schedule="@daily"))
+    found |= await messages(operator, 5)
+    pods = JobPods(operator.kubernetes)
+    for job in pods.jobs():
+        if job["metadata"]["labels"][TASK] == "brief":
+            await pods.begin(job)
+            await pods.end(job)
     without = {"intake": None, "workers": {"replicas": 1}, "pipeline": {"executors": None}}
     await operator.change(without)
     found |= await messages(operator, 10)

@@ -111,9 +111,11 @@ def test_only_administrators_of_a_namespace_get_queue_clusters_by_their_role() -
     def kinds_in(role: str, verbs: set[str]) -> set[str]:
         return {resource for resource, verb in granted(role) if verb in verbs}
 
-    assert kinds_in("postroad-view", reading) == {"mailqueues", "queueclusters"}
+    assert kinds_in("postroad-view", reading) == {"mailqueues", "mailqueuetasks", "queueclusters"}
     assert kinds_in("postroad-view", changing) == set()
-    assert kinds_in("postroad-edit", changing) == {"mailqueues", "mailqueues/scale"}
+    assert kinds_in("postroad-edit", changing) == {
+        *("mailqueues", "mailqueues/scale", "mailqueuetasks")
+    }
     assert kinds_in("postroad-admin", changing) == {"queueclusters"}
     prefix = "rbac.authorization.k8s.io/aggregate-to-"
     aggregated = {

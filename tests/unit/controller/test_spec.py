@@ -14,13 +14,18 @@ from postroad.controller.kubernetes import api
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.controller.spec.parts import MAX_LEVELS
+from postroad.controller.spec.task import MailQueueTaskSpec
 from postroad.controller.status.attempts import invalid_fields
 from support import spec_cases
 from support.kubectl import documents_in
 from support.structural_schema import structural_schema
 
 ROOT = Path(__file__).parents[3]
-KINDS: dict[str, type[BaseModel]] = {"mailqueues": MailQueueSpec, "queueclusters": QueueClusterSpec}
+KINDS: dict[str, type[BaseModel]] = {
+    "mailqueues": MailQueueSpec,
+    "mailqueuetasks": MailQueueTaskSpec,
+    "queueclusters": QueueClusterSpec,
+}
 CHECKED_BY_THE_SERVER_ONLY = (
     "x-kubernetes-validations",
     "x-kubernetes-list-type",

@@ -17,6 +17,7 @@ import click
 
 from postroad.cli.kubectl.plugin import Kubectl, Resource, with_kubectl
 from postroad.controller.kubernetes.api import GROUP, INSTANCE, QUEUE_CLUSTER
+from postroad.controller.pods.command_pods import command_container, command_pod
 from postroad.controller.pods.manifests import INTAKE, WORKER, labels
 from postroad.controller.pods.pods import pod_template
 from postroad.controller.spec.cluster import QueueClusterSpec
@@ -30,16 +31,6 @@ COMPONENTS = (WORKER, INTAKE)
 CONTAINER = "postroad"
 MAX_SECONDS = 3600
 """After this time the pod ends by itself."""
-
-_OF_THE_POD = (
-    *("serviceAccountName", "automountServiceAccountToken", "enableServiceLinks"),
-    *("securityContext", "volumes", "imagePullSecrets", "nodeSelector", "tolerations"),
-    *("affinity", "priorityClassName", "runtimeClassName"),
-)
-_OF_THE_CONTAINER = (
-    *("image", "imagePullPolicy", "envFrom", "env", "resources", "securityContext"),
-    "volumeMounts",
-)
 
 
 def labels_of(queue: QueueName) -> str:
@@ -67,13 +58,11 @@ def debug_pod(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str
             },
         },
         "spec": {
-            **_chosen(spec, _OF_THE_POD),
-            "restartPolicy": "Never",
+            **command_pod(spec),
             "activeDeadlineSeconds": MAX_SECONDS,
-            "terminationGracePeriodSeconds": 1,
             "containers": [
                 {
-                    **_chosen(container, _OF_THE_CONTAINER),
+                    **command_container(container),
                     "name": CONTAINER,
                     "command": ["sleep", str(MAX_SECONDS)],
                 }
@@ -94,10 +83,6 @@ def _spec(kubectl: Kubectl, resource: Resource, image: str) -> dict[str, Any]:
     template = pod_template(queue, context, WORKER, labels(queue, WORKER), {})
     spec: dict[str, Any] = template["spec"]
     return spec
-
-
-def _chosen(values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: values[name] for name in names if name in values}
 
 
 NOT_PASSED_ON = frozenset({"url", "is_by_spark", "master"})

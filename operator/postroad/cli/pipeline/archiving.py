@@ -209,6 +209,7 @@ async def _export(
     async with opened_lake(request) as lake:
         coverage = await lake.coverage()
         count = await in_thread(write, lake.lake, table, coverage.stretch, place, kind)
+        spark.write_summary(lake.settings.pipeline.summary_file, {table: count})
         return count, coverage.sentences()
 
 

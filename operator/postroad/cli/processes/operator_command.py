@@ -1,4 +1,4 @@
-"""`postroad operator`: reconciles QueueClusters and MailQueues."""
+"""`postroad operator`: reconciles QueueClusters, MailQueues and MailQueueTasks."""
 
 import asyncio
 import re
@@ -133,7 +133,7 @@ def operator(
     log_level: str,
     check: bool,
 ) -> None:
-    """Reconcile QueueClusters and MailQueues, until SIGTERM.
+    """Reconcile QueueClusters, MailQueues and MailQueueTasks, until SIGTERM.
 
     Needs no storage of its own: Cassandra has the configuration histories, and each resource's
     status what was found. Of several, one leads, and the others stand by."""

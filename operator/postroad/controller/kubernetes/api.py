@@ -59,6 +59,13 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 PIPELINE_JOB = f"{GROUP}/job"
 """Label of what runs a job of the pipeline, with the name of the job."""
 
+TASK = f"{GROUP}/task"
+"""Label of what carries out a MailQueueTask, with the name of the task."""
+
+BEGUN = f"{GROUP}/begun"
+"""Annotation of a MailQueueTask: the uid under which it was begun. A copy of it, as a restore from
+a backup makes one, has another, and is not done again."""
+
 MANAGED_BY = "app.kubernetes.io/managed-by"
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
@@ -66,6 +73,7 @@ COMPONENT = "app.kubernetes.io/component"
 
 QUEUE_CLUSTER = Kind(API_VERSION, "QueueCluster", "queueclusters")
 MAIL_QUEUE = Kind(API_VERSION, "MailQueue", "mailqueues")
+MAIL_QUEUE_TASK = Kind(API_VERSION, "MailQueueTask", "mailqueuetasks")
 
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 SERVICE = Kind("v1", "Service", "services")

@@ -84,12 +84,12 @@ def job_status(
     last = ((cron_job or {}).get("status") or {}).get("lastSuccessfulTime")
     if last is not None:
         after["lastSuccess"] = last
-    ended = [each for each in runs if _outcome(each) is not None]
+    ended = [each for each in runs if outcome_of(each) is not None]
     ended.sort(key=lambda each: str(each["metadata"].get("creationTimestamp")))
     for run in ended[-1:]:
         words = _last_words(run, pods)
-        if _outcome(run) == "Failed":
-            after["error"] = _error(run, words)
+        if outcome_of(run) == "Failed":
+            after["error"] = error_of(run, words)
         elif words is not None:
             after |= summary(words)
     if not ended and "error" in before:
@@ -120,7 +120,7 @@ def _natural(number: Any) -> int:
     return int(number)
 
 
-def _outcome(run: Mapping[str, Any]) -> str | None:
+def outcome_of(run: Mapping[str, Any]) -> str | None:
     """Return Complete or Failed; None while a run is under way."""
     for each in (run.get("status") or {}).get("conditions") or []:
         if each["type"] in ("Complete", "Failed") and each["status"] == "True":
@@ -141,7 +141,7 @@ def _last_words(run: Mapping[str, Any], pods: Sequence[Object]) -> str | None:
     return None
 
 
-def _error(run: Mapping[str, Any], words: str | None) -> str:
+def error_of(run: Mapping[str, Any], words: str | None) -> str:
     """Return the line in which the run names its error; else why Kubernetes ended it."""
     lines = [each for each in (words or "").splitlines() if each.startswith(_ERROR)]
     if lines:

@@ -5,7 +5,7 @@ and makes pods that it owns, by a ServiceAccount of its own. Source: ADR 0053.""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_of, with_hash
@@ -49,6 +49,32 @@ SUMMARY = "/dev/termination-log"
 _ADDRESSES, _CONFIGURATION = f"{FOLDER}/addresses", f"{FOLDER}/pipeline"
 
 
+class JobCommand(NamedTuple):
+    """A command of the pipeline, and its options behind those of the queue and of Spark."""
+
+    name: Sequence[str]
+    options: Sequence[str] = ()
+
+    @classmethod
+    def of_job(cls, spec: Pipeline, job: str) -> Self:
+        """Return the command of a job that `spec.pipeline` has."""
+        return cls(OF_THE_SERVERS.get(job, (PIPELINE, job)), spec.scheduled[job].options)
+
+
+def run_template(
+    queue: Queue, context: PodContext, command: JobCommand, tags: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the template of pods that run a command once, with further labels. Raises:
+    InvalidInput, which names the field."""
+    spec = queue.spec.pipeline
+    if spec is None:
+        raise InvalidInput("spec.pipeline of the MailQueue is missing: it has no lake and no jobs")
+    check(spec, context)
+    files = server_files(queue, context, PIPELINE)
+    ours = {**labels(queue, PIPELINE), api.MANAGED_BY: "postroad", **tags}
+    return _template(queue, context, spec, command, files, ours)
+
+
 def pipeline_children(queue: Queue, context: PodContext) -> list[Child]:
     """Return what runs the jobs. Raises: InvalidInput, which names the field."""
     spec = queue.spec.pipeline
@@ -62,7 +88,8 @@ def pipeline_children(queue: Queue, context: PodContext) -> list[Child]:
         parts = _of_executors(queue, context, spec, files, tags)
     for job, when in spec.scheduled.items():
         of_job = {api.PIPELINE_JOB: job}
-        template = _template(queue, context, spec, job, files, {**tags, **of_job})
+        command = JobCommand.of_job(spec, job)
+        template = _template(queue, context, spec, command, files, {**tags, **of_job})
         body = _cron_job(when, template, {**tags, **of_job})
         parts.append((api.CRON_JOB, job_name(queue, job), body, of_job))
     children = [
@@ -138,11 +165,11 @@ def _template(
     queue: Queue,
     context: PodContext,
     spec: Pipeline,
-    job: str,
+    command: JobCommand,
     files: Sequence[ServerFiles],
     tags: Mapping[str, str],
 ) -> dict[str, Any]:
-    container = _driver(queue, context, spec, job, files)
+    container = _driver(queue, context, spec, command, files)
     ours = {
         "metadata": {"labels": dict(tags), "annotations": {}},
         "spec": context.pulled(_pod_spec(queue, spec, container, files)),
@@ -151,7 +178,11 @@ def _template(
 
 
 def _driver(
-    queue: Queue, context: PodContext, spec: Pipeline, job: str, files: Sequence[ServerFiles]
+    queue: Queue,
+    context: PodContext,
+    spec: Pipeline,
+    command: JobCommand,
+    files: Sequence[ServerFiles],
 ) -> dict[str, Any]:
     environment: dict[str, Any] = {
         "PIPELINE_ADDRESSES": spec.addresses.keep.lower(),
@@ -168,9 +199,8 @@ def _driver(
         environment["PIPELINE_EXECUTORS_FILE"] = f"{_CONFIGURATION}/{EXECUTORS_FILE}"
         fields = {"PIPELINE_POD_NAME": "metadata.name", "PIPELINE_POD_IP": "status.podIP"}
         mounts.append({"name": "configuration", "mountPath": _CONFIGURATION, "readOnly": True})
-    command = OF_THE_SERVERS.get(job, (PIPELINE, job))
-    arguments = [*command, "--queue", f"distributed://{queue.name}", "--master", master]
-    arguments += spec.scheduled[job].options
+    arguments = [*command.name, "--queue", f"distributed://{queue.name}", "--master", master]
+    arguments += command.options
     container = _container(queue, context, spec, files, environment)
     container["env"] += [
         {"name": f"POSTROAD_{name}", "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -11,11 +11,18 @@ from typing import Any
 
 from postroad.controller import reads
 from postroad.controller.kubernetes.actions import log_unexpected
-from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, Key, has_finalizer
+from postroad.controller.kubernetes.api import (
+    MAIL_QUEUE,
+    MAIL_QUEUE_TASK,
+    QUEUE_CLUSTER,
+    Key,
+    has_finalizer,
+)
 from postroad.controller.mailqueue.deletion_progress import answers
 from postroad.controller.run.workqueue import Urgency, Workqueue
 from postroad.controller.spec.cluster import DEFAULT_CLASS, class_of_cluster
 from postroad.controller.spec.queue_resource import adopted_by, asks_to_rotate, cluster_of
+from postroad.controller.spec.task import queue_of_task
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
@@ -65,15 +72,17 @@ class Causes:
     def _on_own(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
         key = reads.key_of(body)
         before = self._fingerprints.pop(key, None)
-        if gone:
+        if gone and kind is not MAIL_QUEUE_TASK:
             self._deleted[key] = body
-        else:
+        elif not gone:
             self._fingerprints[key] = now = fingerprint_of(body)
             if before == now:
                 return  # only the status changed, which the operator itself writes
         self._work.add(key, Urgency.ROUTINE if routine else Urgency.CHANGE)
         if kind is MAIL_QUEUE:
             self._work.add(cluster_of(body), Urgency.ROUTINE)
+            for each in self._indexes.tasks.get(key, ()):
+                self._work.add(each, Urgency.CHILD)
         elif gone or before is None or before[0] != now[0]:
             for user in self._indexes.users_of(key):
                 self._work.add(user.key, Urgency.ROUTINE)
@@ -131,9 +140,14 @@ class OperatorClass:
     async def has(self, found: Mapping[str, Any]) -> bool:
         """True if a resource is for this operator. A MailQueue whose QueueCluster is missing is for
         the operator that reported about it before, else for one of the default class: another
-        one could belong to it. Raises: KubernetesUnavailable."""
+        one could belong to it. So is a MailQueueTask without a MailQueue; else it goes with that.
+        Raises: KubernetesUnavailable."""
         if found["kind"] == QUEUE_CLUSTER.name:
             return class_of_cluster(found) == self._name
+        if found["kind"] == MAIL_QUEUE_TASK.name:
+            place = queue_of_task(found)
+            queue = await self._api.get(MAIL_QUEUE, place.namespace, place.name)
+            return await self.has(queue) if queue else self._name == DEFAULT_CLASS
         of_cluster = await self._class_of_cluster_of(found)
         reported = (found.get("status") or {}).get("operatorClass")
         return (of_cluster or reported or DEFAULT_CLASS) == self._name

@@ -23,7 +23,13 @@ from postroad.controller.cluster.operator_assignment import is_assigned_elsewher
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials import Connect, Connections
 from postroad.controller.kubernetes.actions import log_unexpected, read, reconciling
-from postroad.controller.kubernetes.api import MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
+from postroad.controller.kubernetes.api import (
+    MAIL_QUEUE,
+    MAIL_QUEUE_TASK,
+    MANAGED_BY,
+    QUEUE_CLUSTER,
+    Key,
+)
 from postroad.controller.mailqueue.autoscaling import Autoscalers, Wakening
 from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
@@ -39,8 +45,10 @@ from postroad.controller.run.causes import Causes, OperatorClass, pipeline_role
 from postroad.controller.run.workqueue import TASKS, Urgency, Workqueue
 from postroad.controller.spec.cluster import DEFAULT_CLASS, pace_of
 from postroad.controller.spec.queue_resource import PipelineProgram, adopted_by, cluster_of
+from postroad.controller.spec.task import queue_of_task
 from postroad.controller.status.attempts import ApiErrors, api_errors, count_error
 from postroad.controller.status.status_writer import Failures, StatusWriter
+from postroad.controller.task.tasks import Images, Tasks
 from postroad.errors import KubernetesConflict, KubernetesError, LeadershipLost, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import COMPLETE, DELETED, LISTED, Kind, Kubernetes, Object
@@ -90,7 +98,7 @@ class Options:
 
 
 class Controller:
-    """Reconciles MailQueues and QueueClusters."""
+    """Reconciles MailQueues, QueueClusters and MailQueueTasks."""
 
     def __init__(
         self,
@@ -130,6 +138,9 @@ class Controller:
         orphans = OrphanList(watched, options.lease_namespace)
         self._metrics = QueueMetrics(self._engines, self._schedule, self._autoscalers, clock)
         logins = QueueLogins(watched, self._clusters, clock)
+        program = PipelineProgram(options.pipeline_image, pipeline_role(operator_class))
+        images = Images(options.image, program, options.pull_secrets)
+        self._tasks = Tasks(watched, api, self._clusters, status_writer, clock, images)
         self._queues = Queues(
             FactsReader(
                 *(watched, self._clusters, self.indexes, self._upgrades),
@@ -138,7 +149,7 @@ class Controller:
             QueueServers(self._clusters, self._engines, clock, logins),
             QueueChildren(
                 *(watched, self._reads, self._upgrades, self._absences, clock, options.image),
-                PipelineProgram(options.pipeline_image, pipeline_role(operator_class)),
+                program,
                 options.pull_secrets,
             ),
             self._metrics,
@@ -253,6 +264,8 @@ class Controller:
             return None
         if key.kind == QUEUE_CLUSTER.name:
             return None if is_assigned_elsewhere(found, self._clusters.namespaces) else found
+        if key.kind == MAIL_QUEUE_TASK.name:
+            return found
         return None if await self._is_left(found) else found
 
     async def _reconcile_anew(self, key: Key, errors: ApiErrors) -> timedelta | None:
@@ -283,6 +296,13 @@ class Controller:
         read(found)
         if kind is QUEUE_CLUSTER:
             return await self._reconcile_cluster(key, found)
+        if kind is MAIL_QUEUE_TASK:
+            place = queue_of_task(found)
+            queue = await self._api.get(MAIL_QUEUE, place.namespace, place.name)
+            if queue is not None and await self._is_left(queue):
+                return self._intervals.clusters * self._jitter()
+            after = await self._tasks.reconcile(found)
+            return after and after * self._jitter()
         if await self._is_left(found):
             return self._intervals.clusters * self._jitter()
         if "deletionTimestamp" in found["metadata"]:
@@ -415,7 +435,11 @@ class Controller:
     def _servers_of(self, key: Key) -> tuple[str, Key]:
         """Return whose servers a reconcile needs. That of a QueueCluster, which finds out that they
         are away, does not wait for those of its MailQueues."""
-        queues = self.indexes.at(key) if key.kind == MAIL_QUEUE.name else ()
+        of_tasks = map(
+            queue_of_task, self.indexes.at(key) if key.kind == MAIL_QUEUE_TASK.name else ()
+        )
+        place = next(of_tasks, key)
+        queues = self.indexes.at(place) if place.kind == MAIL_QUEUE.name else ()
         return key.kind, next(map(cluster_of, queues), key)
 
     def _jitter(self) -> float:
@@ -424,7 +448,7 @@ class Controller:
 
 def kind_of(key: Key) -> Kind:
     """Return the kind of a resource."""
-    return MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
+    return next(each for each in reads.OWN if each.name == key.kind)
 
 
 def namespaces_of(queues: Sequence[Object]) -> set[str]:

@@ -23,14 +23,11 @@ from postroad.adapters.kubernetes.kopf_watch import quiet_logs, read_nested_obje
 from postroad.bootstrap import cluster
 from postroad.controller.credentials import Connect
 from postroad.controller.kubernetes.api import (
-    CHILDREN,
     FIELD_MANAGER,
     GROUP,
     LEASE,
-    MAIL_QUEUE,
-    QUEUE_CLUSTER,
 )
-from postroad.controller.reads import OWN
+from postroad.controller.reads import OWN, WATCHED
 from postroad.controller.run.causes import lease_name
 from postroad.controller.run.controller import Controller, Options, follow
 from postroad.controller.run.elector import Elector, LeasePlace
@@ -43,7 +40,7 @@ from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
 
 NEEDED = (
-    *((verb, kind, "") for kind in (*OWN, *CHILDREN) for verb in ("list", "watch")),
+    *((verb, kind, "") for kind in WATCHED for verb in ("list", "watch")),
     *(("get", kind, "") for kind in OWN),
     *(("update", kind, "status") for kind in OWN),
 )
@@ -231,7 +228,7 @@ class Program:
         known = ""
         while True:
             try:
-                if await self._dependencies.unfenced.serves(MAIL_QUEUE, QUEUE_CLUSTER):
+                if await self._dependencies.unfenced.serves(*OWN):
                     return
                 obstacle = "the CRDs are not installed: apply the files of crds/"
             except KubernetesError as error:

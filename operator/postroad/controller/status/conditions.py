@@ -19,9 +19,13 @@ WORKERS_READY, INTAKE_READY = "WorkersReady", "IntakeReady"
 PIPELINE_READY, DURABLE = "PipelineReady", "Durable"
 RELAY_RESTRICTED = "RelayRestricted"
 UP_TO_DATE = "UpToDate"
+COMPLETE, SCHEDULED = "Complete", "Scheduled"
 
 PENDING = "Pending"
 """The reason until the first reconcile has a result."""
+
+RUNNING = "Running"
+"""The reason while a MailQueueTask is carried out."""
 
 PODS_NOT_READY = "PodsNotReady"
 """The reason while a Deployment has fewer ready pods than replicas."""

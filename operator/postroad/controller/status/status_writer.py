@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from postroad.controller.kubernetes.actions import log_action
-from postroad.controller.kubernetes.api import EVENT, MAIL_QUEUE, Key
+from postroad.controller.kubernetes.api import EVENT, MAIL_QUEUE, MAIL_QUEUE_TASK, Key
 from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.kubernetes.resource_states import ResourceStates
 from postroad.controller.status.attempts import UNAVAILABLE, unexpected
@@ -29,6 +29,7 @@ from postroad.controller.status.conditions import (
     PODS_NOT_READY,
     READY,
     RECONCILING,
+    RUNNING,
     STALLED,
     Finding,
     Truth,
@@ -143,7 +144,8 @@ class StatusWriter:
         """Write the status if it differs, to the version that was read; post its Events; return the
         resource as it is then. Raises: KubernetesConflict, KubernetesError."""
         before, uid = found.get("status") or {}, found["metadata"]["uid"]
-        self.states.record(found, after)
+        if kind is not MAIL_QUEUE_TASK:  # which is not to be ready for long, nor for ever
+            self.states.record(found, after)
         now = self._clock.elapsed()
         shortened = self._shortened.get(uid)
         expected = shortened.expected(after) if shortened else after
@@ -219,8 +221,8 @@ MAX_NAME = 253 - len(".") - 16
 WITHOUT_NAMESPACE = "default"
 """Namespace in which the API server takes Events about objects that are in no namespace."""
 
-PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY, PAUSED_BY_USER})
-"""Reasons that every queue has while it is created or deleted; they get no Event."""
+PROGRESS = frozenset({PENDING, RUNNING, "Deleting", "InUse", PODS_NOT_READY, PAUSED_BY_USER})
+"""Reasons that every resource has while it is made, done or deleted; they get no Event."""
 
 SERVERS_AWAY = frozenset(each.__name__ for each in UNAVAILABLE.values())
 

@@ -19,7 +19,7 @@ from postroad.distributed.administration.remove import remove, remove_entry
 from postroad.distributed.administration.requeue import requeue_dead_letter
 from postroad.distributed.dequeue.items import BYTES_MISSING
 from postroad.distributed.engine.engine import Engine
-from postroad.distributed.engine.timing import TRIES, count, each_of, persist
+from postroad.distributed.engine.timing import TRIES, count, each_of, on_change, persist
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.reading.browse import WaitingMail, waiting
 from postroad.domain.mail.mail import OutcomeKind
@@ -154,7 +154,9 @@ async def change_dead_letters(step: DeadLetterStep, engine: Engine, selector: Se
     engine.check_open()
     changed = 0
     async for dead_letter in dead_letters.selected(engine, selector):
-        changed += await step(engine, dead_letter)
+        is_changed = await step(engine, dead_letter)
+        changed += is_changed
+        on_change.get()(is_changed)
     return changed
 
 

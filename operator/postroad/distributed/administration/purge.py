@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from uuid import UUID
 
 from postroad.distributed.administration.remove import remove_after, remove_entry
 from postroad.distributed.engine.engine import Engine
-from postroad.distributed.engine.timing import count, each_of
+from postroad.distributed.engine.timing import count, each_of, results
 from postroad.distributed.entries.endings import delete_bytes
 from postroad.distributed.entries.live_slices import Ascending, live_slices
 from postroad.distributed.entries.replacement import finish, is_removed, replacement_of
@@ -96,21 +97,24 @@ async def _delete(
     purged.is_whole &= not keys or await delete_bytes(engine, keys)
 
 
-async def purge(engine: Engine) -> int:
-    """Remove the mails that wait now; return how many. Raises: ViewError, ClockSkew,
-    ConfigurationStale; what was removed until then stays removed."""
+async def purge(engine: Engine, accepted_before: datetime | None = None) -> int:
+    """Remove the mails that wait now, or those of them that were accepted before a moment; return
+    how many. Raises: ViewError, ClockSkew, ConfigurationStale; what was removed until then stays
+    removed."""
     engine.check_open()
     now = engine.clock.now()
     # To a clock that is ahead, rows on their way look old: check it after reading it.
     began = await engine.limits_cache.begin()
     await engine.limits_cache.check_clock()
-    watermark = PurgeWatermark(id_at(now - engine.timing.grace, 0, 0), now)
+    until = now if accepted_before is None else min(now, accepted_before)
+    watermark = PurgeWatermark(id_at(until - engine.timing.grace, 0, 0), now)
     partitions = await _set_watermarks(engine, watermark)
     removed = await count(each_of(partitions), partial(_delete_blobs, engine, watermark))
     # Read anew: mails that changed their entries while bytes were deleted lie in later slices.
     later = await engine.limits_cache.begin()
-    younger = await remove_after(engine, later, watermark.through, Selector.all(), began.latest)
-    return removed + younger
+    younger = Selector(everything=True, accepted_before=accepted_before)
+    removed += await remove_after(engine, later, watermark.through, younger, began.latest)
+    return removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +129,17 @@ async def _set_watermarks(engine: Engine, watermark: PurgeWatermark) -> list[_Pu
     """Set the watermark in every partition that has older rows."""
     partitions: list[_PurgedPartition] = []
 
-    async def set_one(partition: Partition) -> int:
+    async def set_one(partition: Partition) -> None:
         if (await engine.limits_cache.limits()).have_passed(partition.slice_start):
-            return 0
+            return
         before = await engine.view.set_watermark(partition, watermark)
+        # The same one is that of this purge, which is repeated and counts all that it removed.
+        if before is not None and before.through == watermark.through:
+            before = None
         partitions.append(_PurgedPartition(partition, None if before is None else before.through))
-        return 1
 
-    await count(_with_rows(engine, watermark), set_one)
+    async for _ in results(_with_rows(engine, watermark), set_one):
+        pass
     return partitions
 
 

@@ -7,6 +7,7 @@ Work on many mails: several at once, never all, begun in their order."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
@@ -138,11 +139,16 @@ TRIES = 5
 among thousands of transactions must not end them all."""
 
 
+on_change: ContextVar[Callable[[int], None]] = ContextVar("on_change", default=lambda changed: None)
+"""Gets the number of mails that an operation has changed since the last call, as it goes on."""
+
+
 async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) -> int:
     """Do `work` for every item; return the sum of its results, true as 1. Errors as `results`."""
     total = 0
     async for each in results(items, work):
         total += each
+        on_change.get()(each)
     return total
 
 

@@ -264,8 +264,12 @@ def selector_value(selector: Selector | None) -> dict[str, Any] | None:
         "enqueue_id": None if enqueue_id is None else str(enqueue_id),
         "older_than": None if age is None else instants.duration_us(age),
     }
-    domains = value.pop("domains")  # an owner of the release before knows none
-    return value if domains is None else value | {"domains": sorted(domains)}
+    domains, before = value.pop("domains"), value.pop("accepted_before")
+    if domains is not None:
+        value["domains"] = sorted(domains)
+    if before is not None:
+        value["accepted_before"] = instants.microseconds(before)
+    return value
 
 
 def selector_of(value: Mapping[str, Any] | None) -> Selector | None:
@@ -282,4 +286,6 @@ def selector_of(value: Mapping[str, Any] | None) -> Selector | None:
         fields["attribute"] = (name, text)
     if "domains" in fields:
         fields["domains"] = frozenset(map(str, fields["domains"]))
+    if "accepted_before" in fields:
+        fields["accepted_before"] = instants.instant(fields["accepted_before"])
     return Selector(**fields)

@@ -31,7 +31,8 @@ class Selector:
     """Selects mails. `Selector()` selects nothing, so that an accident does; `Selector.all()`
     selects all. `older_than` is the age since acceptance; `attribute` is a (name, value) pair;
     `sender=""` is the null reverse-path; `domain` is compared in lower case; of `domains`, in lower
-    case, one must be that of a recipient."""
+    case, one must be that of a recipient. With `accepted_before`, an operation that is repeated
+    changes no mail that came after its first time."""
 
     enqueue_id: UUID | None = None
     name: str | None = None
@@ -42,6 +43,7 @@ class Selector:
     attribute: tuple[str, str] | None = None
     everything: bool = False
     domains: frozenset[str] | None = None
+    accepted_before: datetime | None = None
 
     @classmethod
     def all(cls) -> Selector:
@@ -77,6 +79,7 @@ class Selector:
                 or not self.domains.isdisjoint(map(domain_of, envelope.recipients))
             )
             and (self.older_than is None or now - entry.accepted_at > self.older_than)
+            and (self.accepted_before is None or entry.accepted_at < self.accepted_before)
             and (
                 self.attribute is None
                 or envelope.attributes.get(self.attribute[0]) == self.attribute[1]

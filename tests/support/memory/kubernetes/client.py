@@ -24,7 +24,10 @@ from support.memory.kubernetes.world import (
 )
 
 STATUS_OF_ITS_OWN = frozenset(
-    {"mailqueues", "queueclusters", "deployments", "poddisruptionbudgets", "pods", "services"}
+    {
+        *("mailqueues", "mailqueuetasks", "queueclusters", "deployments", "poddisruptionbudgets"),
+        *("pods", "services", "jobs"),
+    }
 )
 """Kinds whose status only `replace_status` writes."""
 

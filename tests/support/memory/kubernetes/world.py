@@ -93,7 +93,7 @@ class KubernetesWorld:
         metadata = wanted["metadata"]
         if found is None:
             metadata["uid"] = f"uid-{next(self._uids)}"
-            metadata["creationTimestamp"] = self._moment()
+            metadata["creationTimestamp"] = self.moment()
         if place.plural not in WITHOUT_GENERATION and "spec" in wanted:
             before = 0 if found is None else found["metadata"]["generation"]
             same = found is not None and _declared(found) == _declared(wanted)
@@ -112,7 +112,7 @@ class KubernetesWorld:
         if not metadata.get("finalizers"):
             self._remove(place)
         elif "deletionTimestamp" not in metadata:
-            ending: dict[str, Any] = {"deletionTimestamp": self._moment()}
+            ending: dict[str, Any] = {"deletionTimestamp": self.moment()}
             if "generation" in metadata:
                 ending["generation"] = metadata["generation"] + 1
             self._write(place, {**found, "metadata": {**metadata, **ending}})
@@ -139,7 +139,7 @@ class KubernetesWorld:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _moment(self) -> str:
+    def moment(self) -> str:
         return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     async def watch(

@@ -1,0 +1,1 @@
+"""Carries out MailQueueTasks: by a Job, or by what the operator itself does."""

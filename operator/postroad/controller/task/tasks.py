@@ -1,0 +1,406 @@
+"""Reconciles MailQueueTasks.
+
+A task is begun by a write of its status to the version that was read, so that the API server
+refuses a change of its spec from then on; only then its Job is made, under a name that the task's
+uid decides. So whatever the operator dies of, there is one Job, of the spec that the status
+reports. What a pod does twice, because it was killed, has the effect of once: its selector ends at
+the creation of the task. A task that is deleted takes its Job with it. Source: ADR 0085."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from postroad.controller.cluster.clusters import Cluster, Clusters
+from postroad.controller.kubernetes.actions import log_action
+from postroad.controller.kubernetes.api import (
+    BEGUN,
+    CRON_JOB,
+    FIELD_MANAGER,
+    JOB,
+    MAIL_QUEUE,
+    MAIL_QUEUE_TASK,
+    POD,
+    ROTATE,
+    SECRET,
+    TASK,
+    USER_SINCE,
+)
+from postroad.controller.kubernetes.drift import hash_in, is_current
+from postroad.controller.pods.manifests import Child, is_owned
+from postroad.controller.pods.task_jobs import job_name, job_of
+from postroad.controller.spec import task as spec
+from postroad.controller.spec.queue_resource import (
+    PipelineProgram,
+    PodContext,
+    Queue,
+    cluster_of_pods,
+)
+from postroad.controller.status import conditions as condition
+from postroad.controller.status.attempts import attempt
+from postroad.controller.status.conditions import Finding, Truth, advice, bad, good, timestamp
+from postroad.controller.status.status import Report, composed
+from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
+from postroad.controller.task.runs import TaskRun, latest, run_of
+from postroad.errors import InvalidInput, KubernetesConflict, NameTaken
+from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kubernetes, Object
+
+PENDING, RUNNING, SCHEDULED = "Pending", "Running", "Scheduled"
+COMPLETED, FAILED = "Completed", "Failed"
+"""Phases."""
+
+ENDED = (COMPLETED, FAILED)
+
+WAITING, STUCK = timedelta(seconds=10), timedelta(minutes=1)
+"""After so long a task looks again for what it waits for; for what has to be mended first."""
+
+COPIED = (
+    "it was begun under another uid, as a copy or before a restore, and is not done again: create "
+    f"another task, or remove the annotation {BEGUN}"
+)
+GONE = "MailQueue {} is deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Images that pods run, unless a MailQueue names another one."""
+
+    queue: str
+    pipeline: PipelineProgram
+    pull_secrets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """The result of a step: the phase, a finding about Complete, further ones, fields of the
+    status, and the run that has ended now."""
+
+    phase: str
+    finding: Finding
+    others: tuple[Finding, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    ended: TaskRun | None = None
+
+
+class Tasks:
+    """Reconciles MailQueueTasks. `certain` reads past the indexes."""
+
+    def __init__(
+        self,
+        api: Kubernetes,
+        certain: Kubernetes,
+        clusters: Clusters,
+        status_writer: StatusWriter,
+        clock: Clock,
+        images: Images,
+    ) -> None:
+        self._api = api
+        self._certain = certain
+        self._clusters = clusters
+        self._status_writer = status_writer
+        self._clock = clock
+        self._images = images
+
+    async def reconcile(self, found: Object) -> timedelta | None:
+        """Carry out the next step of a task, and write its status; return after how long to go on,
+        None for never. Raises: KubernetesError; the next reconcile then repeats the step."""
+        metadata, status = found["metadata"], found.get("status") or {}
+        if "deletionTimestamp" in metadata:
+            return None  # its Job belongs to it
+        if status.get("phase") in ENDED:
+            return await self._keep(found)
+        if status.get("phase") != RUNNING:
+            fresh = await self._certain.get(
+                MAIL_QUEUE_TASK, metadata["namespace"], metadata["name"]
+            )
+            if fresh is None or fresh["metadata"]["uid"] != metadata["uid"]:
+                return None
+            found = fresh
+        progress = TaskProgress(status.get("phase", PENDING), running(""))
+        async with attempt(condition.COMPLETE, seconds=120) as attempted:
+            found, progress = await self._proceed(found)
+        if not attempted.finding.is_good:
+            phase = (found.get("status") or {}).get("phase", PENDING)
+            progress = TaskProgress(phase, attempted.finding)
+        await self._write(found, progress)
+        if progress.phase in ENDED:
+            return await self._keep({**found, "status": {**progress.fields}})
+        return WAITING if progress.finding.retryable else STUCK
+
+    async def _write(self, found: Object, progress: TaskProgress) -> Object:
+        before, generation = found.get("status") or {}, found["metadata"]["generation"]
+        message = {"message": progress.finding.message[:512]}
+        fields = {"phase": progress.phase, **message, **progress.fields}
+        report = Report([progress.finding, *progress.others], fields)
+        after = composed(before, report, generation, self._clock.now())
+        if (run := progress.ended) is not None and before.get("finishedAt") != run.finished:
+            is_failed = run.error is not None
+            await self._announce(found, "TaskFailed" if is_failed else "TaskCompleted", run)
+        return await self._status_writer.write(MAIL_QUEUE_TASK, found, after)
+
+    async def _announce(self, found: Object, reason: str, run: TaskRun | None = None) -> None:
+        """Log what a task does, and post it about the task and its MailQueue: the operation, by
+        which manager, and counts."""
+        metadata, task = found["metadata"], found["spec"]
+        place = metadata["namespace"], metadata["name"]
+        by = manager_of(await self._certain.get(MAIL_QUEUE_TASK, *place) or found)
+        operation = f"{task['operation']}{' (dry run)' if task.get('dryRun') else ''}"
+        counts = {} if run is None else {"matched": run.matched, "done": run.done}
+        log_action(
+            "a task " + reason.removeprefix("Task").lower(), operation=operation, by=by, **counts
+        )
+        what = operation if run is None else run.text(operation)
+        note = f"{what}, MailQueueTask {metadata['name']}{f', by {by}' if by else ''}"
+        once = task.get("schedule") is None
+        kind = WARNING if reason == "TaskFailed" else NORMAL
+        event = Announcement(kind, reason, note, action=task["operation"], once=once)
+        queue = spec.queue_of_task(found)
+        regarding = await self._api.get(MAIL_QUEUE, queue.namespace, queue.name)
+        for about in (found, *((regarding,) if regarding is not None else ())):
+            own = replace(event, once=once and about is found)
+            await self._status_writer.announce(about, [own])
+
+    async def _keep(self, found: Object) -> timedelta | None:
+        """Delete a finished task once its time is over; return after how long that is."""
+        metadata, status = found["metadata"], found.get("status") or {}
+        if status.get("observedGeneration") != metadata["generation"] and "conditions" in status:
+            kept = [
+                Finding(each["type"], Truth(each["status"]), each["reason"], each["message"], False)
+                for each in status["conditions"]
+                if each["type"] == condition.COMPLETE
+            ]
+            now = self._clock.now()
+            after = composed(status, Report(kept), metadata["generation"], now)
+            found = await self._status_writer.write(MAIL_QUEUE_TASK, found, after)
+        ttl, finished = found["spec"].get("ttlSecondsAfterFinished"), status.get("finishedAt")
+        if ttl is None or finished is None:
+            return None
+        left = datetime.fromisoformat(finished) + timedelta(seconds=ttl) - self._clock.now()
+        if left > timedelta(0):
+            return left
+        await self._api.delete(MAIL_QUEUE_TASK, found)
+        log_action("deleted a finished task")
+        return None
+
+    async def _proceed(self, found: Object) -> tuple[Object, TaskProgress]:
+        """Carry out the next step; return the task as it is then. Raises: InvalidInput,
+        pydantic.ValidationError, PostroadError where the QueueCluster cannot be used."""
+        is_begun = (found.get("status") or {}).get("phase") == RUNNING
+        task, place = spec.Task.of(found), spec.queue_of_task(found)
+        queue = await self._api.get(MAIL_QUEUE, place.namespace, place.name)
+        if queue is None or "deletionTimestamp" in queue["metadata"]:
+            return found, await self._without_queue(task, is_gone=queue is None, is_begun=is_begun)
+        if is_begun and task.spec.operation != spec.ROTATE:
+            job = await self._certain.get(JOB, task.key.namespace, job_name(task))
+            if job is not None and is_owned(job, task.uid):
+                return found, await self._observed(found, task, job)
+        if not is_begun and (obstacle := obstacle_of(queue)) is not None:
+            return found, TaskProgress(PENDING, obstacle)
+        of = Queue.of(queue)
+        cluster = await self._clusters.for_queue(of, begun=True)
+        if task.spec.operation == spec.ROTATE:
+            return await self._rotated(found, task, of, cluster, is_begun=is_begun)
+        context = self._context(of, cluster)
+        if task.spec.schedule is not None:
+            return found, await self._scheduled(found, task, job_of(task, of, context))
+        _, job = job_of(task, of, context)
+        if not is_begun:
+            found = await self._begin(found)
+        if found["status"]["phase"] == RUNNING:
+            await self._create(job, task.uid)
+        return found, _as_begun(found)
+
+    async def _without_queue(
+        self, task: spec.Task, *, is_gone: bool, is_begun: bool
+    ) -> TaskProgress:
+        """Stop what works on a queue that is deleted, which waits for the pods to end."""
+        kind = JOB if task.spec.schedule is None else CRON_JOB
+        made = await self._certain.get(kind, task.key.namespace, job_name(task))
+        if made is not None and is_owned(made, task.uid):
+            await self._api.delete(kind, made)
+            log_action("stopped a task", job=job_name(task))
+        name = task.spec.queue_ref.name
+        if is_begun:
+            finding = bad(condition.COMPLETE, "QueueDeleted", GONE.format(name), retryable=False)
+            return TaskProgress(
+                FAILED, finding, fields={"finishedAt": timestamp(self._clock.now())}
+            )
+        if is_gone:
+            message = f"there is no MailQueue {name} in the namespace: the task waits for it"
+            return TaskProgress(
+                PENDING, bad(condition.COMPLETE, "QueueNotFound", message, retryable=True)
+            )
+        message = GONE.format(name) + ": the task waits for another one"
+        return TaskProgress(
+            PENDING, bad(condition.COMPLETE, "QueueDeleted", message, retryable=True)
+        )
+
+    def _context(self, queue: Queue, cluster: Cluster) -> PodContext:
+        servers, images = cluster_of_pods(cluster.spec, queue), self._images
+        programs = images.pipeline, images.pull_secrets
+        return PodContext(servers, queue.spec.image or images.queue, {}, *programs)
+
+    async def _begin(self, found: Object) -> Object:
+        """Mark a task as begun, then write that it runs; return it as it is then. Raises:
+        KubernetesConflict for a version that is not the newest."""
+        metadata = found["metadata"]
+        marked = hash_in(found, BEGUN)
+        if marked not in (None, metadata["uid"]):
+            finding = bad(condition.COMPLETE, "Copied", COPIED, retryable=False)
+            ended = {"finishedAt": timestamp(self._clock.now())}
+            return await self._write(found, TaskProgress(FAILED, finding, fields=ended))
+        if marked is None:
+            change = {
+                "metadata": {
+                    "resourceVersion": metadata["resourceVersion"],
+                    "annotations": {BEGUN: metadata["uid"]},
+                }
+            }
+            place = metadata["namespace"], metadata["name"]
+            changed = await self._api.patch(MAIL_QUEUE_TASK, *place, change)
+            if changed is None:
+                raise KubernetesConflict(f"MailQueueTask {metadata['name']} is gone")
+            found = changed
+        started = {"startedAt": timestamp(self._clock.now())}
+        await self._announce(found, "TaskStarted")
+        return await self._write(
+            found, TaskProgress(RUNNING, running("it has begun"), fields=started)
+        )
+
+    async def _create(self, job: Object, uid: str) -> None:
+        """Create a Job, or find that it is there. Raises: NameTaken, KubernetesError."""
+        try:
+            await self._api.create(JOB, job)
+        except KubernetesConflict:
+            metadata = job["metadata"]
+            there = await self._certain.get(JOB, metadata["namespace"], metadata["name"])
+            if there is not None and not is_owned(there, uid):
+                raise NameTaken(f"Job {metadata['name']} exists already") from None
+            return
+        log_action("made a job", job=job["metadata"]["name"])
+
+    async def _observed(self, found: Object, task: spec.Task, job: Object) -> TaskProgress:
+        """Report how far a Job is. Counts do not go down where a pod, and what it left, is gone."""
+        pods = await self._certain.list(POD, task.key.namespace, f"{TASK}={task.key.name}")
+        run, before = run_of(job, pods, task.spec.operation), found["status"]
+        run = replace(
+            run, matched=_most(before, "matched", run.matched), done=_most(before, "done", run.done)
+        )
+        counts = {"matched": run.matched, "done": run.done}
+        text = run.text(task.spec.operation)
+        if run.finished is None:
+            return TaskProgress(RUNNING, running(text), fields=counts)
+        fields = {**counts, "failed": 0, "finishedAt": run.finished}
+        if run.error is None:
+            return TaskProgress(COMPLETED, completed(text), fields=fields, ended=run)
+        fields["failed"] = None if run.matched is None else max(0, run.matched - (run.done or 0))
+        finding = bad(condition.COMPLETE, "RunFailed", text, retryable=False)
+        return TaskProgress(FAILED, finding, fields=fields, ended=run)
+
+    async def _scheduled(self, found: Object, task: spec.Task, child: Child) -> TaskProgress:
+        """Keep the CronJob as declared, and report its last run."""
+        kind, wanted = child
+        namespace, name = task.key.namespace, wanted["metadata"]["name"]
+        present = await self._certain.get(kind, namespace, name)
+        if present is not None and not is_owned(present, task.uid):
+            raise NameTaken(f"CronJob {name} exists already")
+        if not is_current(wanted, present):
+            await self._api.apply(kind, wanted)
+            log_action("applied a child", child=f"{kind.name} {name}", existed=present is not None)
+        labels = f"{TASK}={task.key.name}"
+        last = latest(await self._certain.list(JOB, namespace, labels))
+        scheduled = good(condition.SCHEDULED, f"runs by the schedule {task.spec.schedule}")
+        if last is None:
+            return TaskProgress(SCHEDULED, scheduled)
+        pods = await self._certain.list(POD, namespace, labels)
+        run = run_of(last, pods, task.spec.operation)
+        before = found.get("status") or {}
+        if before.get("finishedAt") == run.finished:  # its pods may be gone meanwhile
+            run = replace(run, matched=before.get("matched"), done=before.get("done"))
+        fields = {
+            "matched": run.matched,
+            "done": run.done,
+            "startedAt": run.started,
+            "finishedAt": run.finished,
+        }
+        text = run.text(task.spec.operation)
+        finding = (
+            completed(text) if run.error is None else advice(condition.COMPLETE, "RunFailed", text)
+        )
+        return TaskProgress(SCHEDULED, finding, (scheduled,), fields, run)
+
+    async def _rotated(
+        self, found: Object, task: spec.Task, queue: Queue, cluster: Cluster, *, is_begun: bool
+    ) -> tuple[Object, TaskProgress]:
+        """Ask for another user at RabbitMQ, and report when the queue has it."""
+        if cluster.spec.rabbitmq.users is None:
+            raise InvalidInput(
+                "Rotate: the QueueCluster makes no users of its own at RabbitMQ: declare "
+                "spec.rabbitmq.users there, or change the login in the Secret"
+            )
+        if not is_begun:
+            found = await self._begin(found)
+        if found["status"]["phase"] != RUNNING:
+            return found, _as_begun(found)
+        started = found["status"]["startedAt"]
+        secret = await self._certain.get(SECRET, queue.name.namespace, queue.login_secret)
+        since = None if secret is None else hash_in(secret, USER_SINCE)
+        if since is not None and since >= started:
+            now = timestamp(self._clock.now())
+            run = TaskRun(task.key.name, started, now)
+            finding = completed("Rotate: the queue has another user")
+            return found, TaskProgress(COMPLETED, finding, fields={"finishedAt": now}, ended=run)
+        if queue.rotate != task.uid:
+            asked = {"metadata": {"annotations": {ROTATE: task.uid}}}
+            await self._api.patch(MAIL_QUEUE, queue.name.namespace, queue.name.name, asked)
+        return found, TaskProgress(RUNNING, running("the operator makes another user"))
+
+
+def obstacle_of(queue: Object) -> Finding | None:
+    """Return why a task cannot begin yet on a MailQueue that is there; None: it can."""
+    name = queue["metadata"]["name"]
+    reason, message = "", ""
+    if queue["spec"].get("paused"):
+        reason, message = "QueuePaused", f"spec.paused of MailQueue {name} is true: the task waits"
+    elif "configuration" not in (queue.get("status") or {}):
+        reason, message = "QueueNotReady", f"MailQueue {name} has no configuration yet"
+    return bad(condition.COMPLETE, reason, message, retryable=True) if reason else None
+
+
+def running(message: str) -> Finding:
+    """The task is under way."""
+    return bad(condition.COMPLETE, condition.RUNNING, message, retryable=True)
+
+
+def completed(message: str) -> Finding:
+    """The task, or its last run, is done."""
+    return good(condition.COMPLETE, message, COMPLETED)
+
+
+def _as_begun(found: Object) -> TaskProgress:
+    """Return what the status of a task has that was just begun, or refused as a copy."""
+    status = found["status"]
+    (complete,) = (each for each in status["conditions"] if each["type"] == condition.COMPLETE)
+    is_running = status["phase"] == RUNNING
+    finding = bad(condition.COMPLETE, complete["reason"], complete["message"], retryable=is_running)
+    ended = {name: status[name] for name in ("finishedAt",) if name in status}
+    return TaskProgress(status["phase"], finding, fields=ended)
+
+
+def _most(before: Mapping[str, Any], name: str, now: int | None) -> int | None:
+    return max((each for each in (before.get(name), now) if each is not None), default=None)
+
+
+def manager_of(found: Mapping[str, Any]) -> str:
+    """Return the field manager that wrote the spec of a task last; empty where that is unknown. The
+    API server records no user in an object; its audit log does."""
+    writers = [
+        entry
+        for entry in found["metadata"].get("managedFields") or []
+        if entry.get("manager") != FIELD_MANAGER and "f:spec" in (entry.get("fieldsV1") or {})
+    ]
+    writers.sort(key=lambda each: str(each.get("time")))
+    return str(writers[-1]["manager"]) if writers else ""

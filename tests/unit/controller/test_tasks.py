@@ -1,0 +1,471 @@
+"""MailQueueTasks over an API server in memory, with Jobs whose pods leave their counts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from postroad.controller.kubernetes.api import CRON_JOB, JOB, MAIL_QUEUE, MAIL_QUEUE_TASK
+from postroad.errors import KubernetesRefused
+from postroad.ports.kubernetes import Object
+from support.jobs import JobPods
+from support.manual_loop import move, run
+from support.memory.fault_injection import Fault, Step
+from support.resources import mail_queue, task
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+SPAM: dict[str, Any] = {"operation": "Remove", "selector": {"sender": "spammer@example.org"}}
+COUNTED = {"count": '{"matched": 12}', "task": '{"done": 11}'}
+
+
+@asynccontextmanager
+async def declared(**spec: Any) -> AsyncIterator[tuple[RunningController, JobPods]]:
+    async with running_controller() as operator:
+        await operator.declare(**spec)
+        yield operator, JobPods(operator.kubernetes)
+
+
+def status(operator: RunningController, name: str = "task") -> dict[str, Any]:
+    found: dict[str, Any] = operator.found(MAIL_QUEUE_TASK, name)["status"]
+    return found
+
+
+def truths(operator: RunningController, name: str = "task") -> dict[str, str]:
+    return {each["type"]: each["status"] for each in status(operator, name)["conditions"]}
+
+
+def reason(operator: RunningController, name: str = "task") -> str:
+    found: str = operator.condition("Ready", MAIL_QUEUE_TASK, name)["reason"]
+    return found
+
+
+def only(found: list[Object]) -> Object:
+    (one,) = found
+    return one
+
+
+def test_a_task_runs_a_job_and_reports_what_it_counted() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(3)
+            job = only(pods.jobs())
+            assert status(operator)["phase"] == "Running"
+            assert truths(operator) == {
+                "Ready": "False",
+                "Complete": "False",
+                "Reconciling": "True",
+            }
+
+            await pods.begin(job, count=COUNTED["count"])
+            await move(3)
+            assert (status(operator)["matched"], status(operator).get("done")) == (12, None)
+
+            await pods.begin(job, **COUNTED)
+            await pods.end(job)
+            await move(3)
+            assert status(operator)["phase"] == "Completed"
+            assert truths(operator) == {"Ready": "True", "Complete": "True"}
+            assert (status(operator)["done"], status(operator)["failed"]) == (11, 0)
+            assert status(operator)["message"] == "Remove: 11 of 12 mails"
+            assert status(operator)["startedAt"] <= status(operator)["finishedAt"]
+            assert status(operator)["observedGeneration"] == 1
+
+    run(scene())
+
+
+def test_a_run_that_fails_has_its_error_and_what_is_left() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(3)
+            error = json.dumps({"done": 4, "error": "Cassandra is away"})
+            await pods.begin(only(pods.jobs()), count=COUNTED["count"], task=error)
+            await pods.end(only(pods.jobs()), "Failed", "it reached the backoff limit")
+            await move(3)
+
+            assert status(operator)["phase"] == "Failed"
+            assert truths(operator) == {"Ready": "False", "Complete": "False", "Stalled": "True"}
+            assert status(operator)["message"] == "Remove: 4 of 12 mails; Cassandra is away"
+            assert (status(operator)["done"], status(operator)["failed"]) == (4, 8)
+
+    run(scene())
+
+
+def test_counts_of_pods_that_were_killed_are_added_and_never_go_down() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(3)
+            job = only(pods.jobs())
+            await pods.begin(job, count='{"matched": 12}', task='{"done": 4}        ')
+            await move(40)
+            assert status(operator)["done"] == 4
+            await pods.begin(job, count='{"matched": 8}', task='{"done": 8}')
+            await pods.end(job)
+            await move(3)
+            assert (status(operator)["matched"], status(operator)["done"]) == (12, 12)
+
+    run(scene())
+
+
+def test_a_purge_counts_in_each_pod_all_that_is_removed() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, operation="Purge"))
+            await move(3)
+            job = only(pods.jobs())
+            await pods.begin(job, count='{"matched": 12}', task='{"done": 4}')
+            await pods.begin(job, count='{"matched": 0}', task='{"done": 12}')
+            await pods.end(job)
+            await move(3)
+            assert (status(operator)["matched"], status(operator)["done"]) == (12, 12)
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    "message", ["", "{", "[1]", '{"done": -1}', '{"done": "x"}', '{"done": 1e400}', "[" * 5000]
+)
+def test_what_a_pod_leaves_that_is_no_count_is_left_out(message: str) -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, operation="Maintain"))
+            await move(3)
+            await pods.begin(only(pods.jobs()), task=message)
+            await pods.end(only(pods.jobs()))
+            await move(3)
+            assert status(operator)["phase"] == "Completed"
+            assert "done" not in status(operator)
+            assert status(operator)["message"] == "Maintain"
+
+    run(scene())
+
+
+def test_an_applied_task_that_is_applied_again_is_not_done_again() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            wanted = task(NAMESPACE, **SPAM)
+            await operator.user.apply(MAIL_QUEUE_TASK, wanted)
+            await move(3)
+            await pods.begin(only(pods.jobs()), **COUNTED)
+            await pods.end(only(pods.jobs()))
+            await move(3)
+            before = operator.found(MAIL_QUEUE_TASK, "task")
+            await operator.user.apply(MAIL_QUEUE_TASK, wanted)
+            await operator.delete(JOB, only(pods.jobs())["metadata"]["name"])
+            await move(400)
+
+            assert pods.jobs() == []
+            assert operator.found(MAIL_QUEUE_TASK, "task")["status"] == before["status"]
+
+    run(scene())
+
+
+def test_a_copy_of_a_task_that_was_begun_is_not_done_again() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(3)
+            found = operator.found(MAIL_QUEUE_TASK, "task")
+            await operator.delete(MAIL_QUEUE_TASK, "task")
+            await move(3)
+            assert pods.jobs() == []
+            copied = {key: found[key] for key in ("apiVersion", "kind", "spec")}
+            kept = {key: found["metadata"][key] for key in ("name", "namespace", "annotations")}
+            await operator.create({**copied, "metadata": kept})
+            await move(3)
+
+            assert pods.jobs() == []
+            assert (status(operator)["phase"], reason(operator)) == ("Failed", "Copied")
+            assert truths(operator)["Stalled"] == "True"
+
+    run(scene())
+
+
+def test_a_task_of_the_same_name_is_another_task() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(3)
+            first = only(pods.jobs())["metadata"]["name"]
+            await operator.delete(MAIL_QUEUE_TASK, "task")
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(3)
+            assert only(pods.jobs())["metadata"]["name"] != first
+
+    run(scene())
+
+
+async def refusal(operator: RunningController, spec: dict[str, Any]) -> str:
+    with pytest.raises(KubernetesRefused) as refused:
+        await operator.user.patch(MAIL_QUEUE_TASK, NAMESPACE, "task", {"spec": spec})
+    return str(refused.value)
+
+
+def test_a_spec_can_change_until_the_task_has_begun() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            pods = JobPods(operator.kubernetes)
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(20)
+            assert (status(operator)["phase"], reason(operator)) == ("Pending", "QueueNotFound")
+            changed = {"operation": "Hold"}
+            assert await operator.user.patch(MAIL_QUEUE_TASK, NAMESPACE, "task", {"spec": changed})
+            assert "queueRef cannot be changed" in await refusal(
+                operator, {"queueRef": {"name": "x"}}
+            )
+            await operator.declare()
+            await move(20)
+            assert (
+                only(pods.jobs())["spec"]["template"]["spec"]["containers"][0]["args"][1] == "hold"
+            )
+            for spec in (
+                {"operation": "Remove"},
+                {"selector": {"all": True, "sender": None}},
+                {"dryRun": True},
+            ):
+                assert "has begun cannot be changed" in await refusal(operator, spec)
+            assert "cannot be added" in await refusal(operator, {"schedule": "@daily"})
+            ttl = {"spec": {"ttlSecondsAfterFinished": 60}}
+            assert await operator.user.patch(MAIL_QUEUE_TASK, NAMESPACE, "task", ttl)
+
+    run(scene())
+
+
+def test_a_task_waits_for_a_queue_that_is_paused_or_not_ready() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.change({"paused": True})
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(20)
+            assert (reason(operator), pods.jobs()) == ("QueuePaused", [])
+            assert truths(operator)["Reconciling"] == "True"
+            await operator.change({"paused": False})
+            await move(20)
+            assert len(pods.jobs()) == 1
+
+            await operator.create(mail_queue(NAMESPACE, "other", clusterRef={"name": "none"}))
+            await operator.create(task(NAMESPACE, "b", queueRef={"name": "other"}, **SPAM))
+            await move(20)
+            assert (reason(operator, "b"), len(pods.jobs())) == ("QueueNotReady", 1)
+
+    run(scene())
+
+
+def test_a_queue_that_is_deleted_stops_its_tasks_and_does_not_wait_for_them() -> None:
+    async def scene() -> None:
+        async with declared(deletionPolicy="Delete") as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM))
+            await operator.create(task(NAMESPACE, "daily", schedule="@daily", **SPAM))
+            await move(3)
+            await pods.begin(only(pods.jobs()))
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(30)
+
+            assert operator.at("mailqueues", NAMESPACE, "outgoing") is None
+            assert pods.jobs() == []
+            assert not [each for each in operator.kubernetes.objects if each.plural == "cronjobs"]
+            assert (status(operator)["phase"], reason(operator)) == ("Failed", "QueueDeleted")
+            assert status(operator, "daily")["phase"] == "Pending"
+
+            await operator.create(mail_queue(NAMESPACE))
+            await move(30)
+            assert pods.jobs() == []
+            assert status(operator, "daily")["phase"] == "Scheduled"
+
+    run(scene())
+
+
+def test_a_task_that_is_deleted_takes_its_job_with_it() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(3)
+            await pods.begin(only(pods.jobs()))
+            await operator.delete(MAIL_QUEUE_TASK, "task")
+            await move(3)
+            left = {each.plural for each in operator.kubernetes.objects}
+            assert left.isdisjoint({"jobs", "pods", "mailqueuetasks"})
+
+    run(scene())
+
+
+def test_a_finished_task_is_deleted_when_its_time_is_over() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, ttlSecondsAfterFinished=600, **SPAM))
+            await move(3)
+            await pods.begin(only(pods.jobs()), **COUNTED)
+            await pods.end(only(pods.jobs()))
+            await move(300)
+            assert status(operator)["phase"] == "Completed"
+            await move(400)
+            assert operator.at("mailqueuetasks", NAMESPACE, "task") is None
+            assert pods.jobs() == []
+
+    run(scene())
+
+
+def test_a_scheduled_task_has_a_cron_job_that_follows_its_spec() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, schedule="@daily", **SPAM))
+            await move(3)
+
+            def cron_job() -> Object:
+                found = operator.kubernetes.objects.items()
+                return only([each for place, each in found if place.plural == "cronjobs"])
+
+            assert (status(operator)["phase"], truths(operator)["Ready"]) == ("Scheduled", "True")
+            assert cron_job()["spec"]["schedule"] == "@daily"
+            changed = {"spec": {"schedule": "@hourly", "dryRun": True}}
+            await operator.user.patch(MAIL_QUEUE_TASK, NAMESPACE, "task", changed)
+            await move(3)
+            assert cron_job()["spec"]["schedule"] == "@hourly"
+
+            made = cron_job()["spec"]["jobTemplate"]
+            run_of_it = {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": "task-1", "namespace": NAMESPACE, **made["metadata"]},
+                "spec": made["spec"],
+            }
+            await operator.user.create(JOB, run_of_it)
+            await pods.begin(only(pods.jobs()), task='{"matched": 7}')
+            await pods.end(only(pods.jobs()))
+            await move(3)
+            assert status(operator)["matched"] == 7
+            assert (status(operator)["phase"], truths(operator)["Complete"]) == (
+                "Scheduled",
+                "True",
+            )
+
+            await operator.user.create(
+                JOB, run_of_it | {"metadata": {**run_of_it["metadata"], "name": "task-2"}}
+            )
+            await move(1)
+            newest = next(each for each in pods.jobs() if each["metadata"]["name"] == "task-2")
+            await pods.begin(newest)
+            await pods.end(newest, "Failed", "no")
+            await move(3)
+            assert (truths(operator)["Ready"], truths(operator)["Complete"]) == ("True", "False")
+            await operator.delete(CRON_JOB, cron_job()["metadata"]["name"])
+            await move(3)
+            assert cron_job()["spec"]["schedule"] == "@hourly"
+
+    run(scene())
+
+
+def test_a_task_that_rotates_asks_for_another_user_once() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, operation="Rotate"))
+            await move(20)
+            assert (status(operator)["phase"], reason(operator)) == ("Pending", "InvalidSpec")
+            assert "spec.rabbitmq.users" in status(operator)["message"]
+            assert truths(operator)["Stalled"] == "True"
+            assert pods.jobs() == []
+
+    run(scene())
+
+
+def test_a_bad_schedule_and_an_undeclared_job_are_named() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, "a", schedule="x", **SPAM))
+            await operator.create(task(NAMESPACE, "b", operation="Pipeline", job="Archive"))
+            await operator.create(task(NAMESPACE, "c", operation="Export"))
+            await move(20)
+            assert "spec.schedule" in status(operator, "a")["message"]
+            assert "spec.pipeline" in status(operator, "b")["message"]
+            assert "spec.pipeline" in status(operator, "c")["message"]
+            assert {truths(operator, each)["Stalled"] for each in "abc"} == {"True"}
+            assert pods.jobs() == []
+
+    run(scene())
+
+
+def test_events_name_operation_manager_and_counts_and_no_address() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(3)
+            await pods.begin(only(pods.jobs()), **COUNTED)
+            await pods.end(only(pods.jobs()))
+            await move(3)
+            notes = [each["note"] for each in operator.events("TaskCompleted")]
+            assert notes == ["Remove: 11 of 12 mails, MailQueueTask task, by user"] * 2
+            regarding = {each["regarding"]["kind"] for each in operator.events("TaskStarted")}
+            assert regarding == {"MailQueue", "MailQueueTask"}
+            place_of_events = [
+                each
+                for place, each in operator.kubernetes.objects.items()
+                if place.plural == "events"
+            ]
+            assert "spammer" not in str(place_of_events) + str(status(operator))
+
+    run(scene())
+
+
+def end_of(kill_at: int | None) -> tuple[int, dict[str, Any]]:
+    """Return how many writes there are, and the end after the operator died behind one of them."""
+    calls = 0
+
+    def plan(step: Step) -> Fault | None:
+        nonlocal calls
+        if step.operation.partition(" ")[0] in ("get", "list") or step.server != "kubernetes":
+            return None
+        calls += 1
+        return Fault.STOP_AFTER if calls - 1 == kill_at else None
+
+    async def scene() -> dict[str, Any]:
+        async with running_controller() as first:
+            await first.declare()
+            pods = JobPods(first.kubernetes)
+            work = asyncio.create_task(pods.run(**COUNTED))
+            first.api.faults.plan = plan
+            await first.create(task(NAMESPACE, ttlSecondsAfterFinished=3600, **SPAM))
+            await move(15)
+        made = {each["metadata"]["uid"] for each in pods.jobs()}
+        async with running_controller(beside=first) as second:
+            await move(60)
+            made |= {each["metadata"]["uid"] for each in pods.jobs()}
+            found = status(second)
+            events = sorted(
+                (each["reason"], each["regarding"]["kind"], each.get("series", {}).get("count", 1))
+                for place, each in second.kubernetes.objects.items()
+                if place.plural == "events" and each["reason"].startswith("Task")
+            )
+        work.cancel()
+        return {
+            "jobs": len(made),
+            "status": {key: found[key] for key in ("phase", "matched", "done", "failed")},
+            "truths": {each["type"]: each["status"] for each in found["conditions"]},
+            "events": {each[:2] for each in events},
+            "on the task": [each for each in events if each[1] == "MailQueueTask"],
+        }
+
+    ends: list[dict[str, Any]] = []
+
+    async def wrapped() -> None:
+        ends.append(await scene())
+
+    run(wrapped())
+    return calls, ends[0]
+
+
+def test_an_operator_that_dies_behind_any_write_leaves_one_job_and_the_same_end() -> None:
+    count, whole = end_of(None)
+    assert count >= 6
+    assert whole["jobs"] == 1
+    assert whole["status"] == {"phase": "Completed", "matched": 12, "done": 11, "failed": 0}
+
+    different = {at: end for at in range(count) if (end := end_of(at)[1]) != whole}
+
+    assert different == {}
