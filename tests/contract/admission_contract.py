@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import MAIL_QUEUE, MAIL_QUEUE_TASK, QUEUE_CLUSTER
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes, Object
 from support import spec_cases
 from support.configuration_cases import CASES, Case
-from support.resources import mail_queue, queue_cluster, view
+from support.resources import mail_queue, queue_cluster, task, view
 
 
 async def accept(api: Kubernetes, queue: Object, configuration: dict[str, Any]) -> None:
@@ -99,6 +99,46 @@ class AdmissionContract:
     ) -> None:
         with refused_by_name(case):
             assert await api.create(MAIL_QUEUE, mail_queue(namespace, **case.spec))
+
+    @pytest.mark.parametrize("case", spec_cases.TASKS, ids=str)
+    async def test_a_task_that_makes_no_sense_is_refused_by_name(
+        self, api: Kubernetes, namespace: str, case: spec_cases.Case
+    ) -> None:
+        with refused_by_name(case):
+            await api.create(MAIL_QUEUE_TASK, task(namespace, **case.spec))
+
+    @pytest.mark.parametrize("phase", ["Running", "Completed", "Failed"])
+    async def test_a_task_that_has_begun_is_frozen_but_for_the_time_that_it_stays(
+        self, api: Kubernetes, namespace: str, phase: str
+    ) -> None:
+        spec: dict[str, Any] = {"operation": "Hold", "selector": {"name": "x"}}
+        made = await api.create(MAIL_QUEUE_TASK, task(namespace, **spec))
+        place = MAIL_QUEUE_TASK, namespace, "task"
+        assert await api.patch(*place, {"spec": {"selector": {"name": "y"}}})
+        made = await api.get(*place) or made
+        status = {"observedGeneration": 1, "phase": phase}
+        assert await api.replace_status(MAIL_QUEUE_TASK, {**made, "status": status})
+
+        for change in (
+            {"operation": "Release"},
+            {"selector": {"name": "x"}},
+            {"selector": {"sender": "<>"}},
+            {"dryRun": True},
+        ):
+            with pytest.raises(KubernetesRefused, match="has begun cannot be changed"):
+                await api.patch(*place, {"spec": change})
+        with pytest.raises(KubernetesRefused, match=r"queueRef cannot be changed"):
+            await api.patch(*place, {"spec": {"queueRef": {"name": "other"}}})
+        with pytest.raises(KubernetesRefused, match="schedule cannot be added"):
+            await api.patch(*place, {"spec": {"schedule": "@daily"}})
+        assert await api.patch(*place, {"spec": {"ttlSecondsAfterFinished": 60}})
+
+    @pytest.mark.parametrize("name", ["a.b", "A", "a" * 44, "a-"])
+    async def test_a_task_whose_name_cannot_be_that_of_a_job_is_refused(
+        self, api: Kubernetes, namespace: str, name: str
+    ) -> None:
+        with pytest.raises(KubernetesRefused, match=r"metadata\.name"):
+            await api.create(MAIL_QUEUE_TASK, task(namespace, name, operation="Purge"))
 
     @pytest.mark.parametrize("case", spec_cases.QUEUE_CLUSTERS, ids=str)
     async def test_clusters_that_make_no_sense_are_refused_by_name(

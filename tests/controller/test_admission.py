@@ -9,7 +9,8 @@ import pytest
 
 from contract.admission_contract import AdmissionContract
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.kubernetes.api import API_VERSION, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import API_VERSION, MAIL_QUEUE
+from postroad.controller.reads import OWN
 from postroad.errors import KubernetesError
 from support.resources import mail_queue
 
@@ -21,7 +22,7 @@ async def namespace(api: ApiServer, lasting_namespace: str) -> AsyncIterator[str
     """The module's namespace, emptied after each test: to remove one, the API server looks for
     objects of every kind."""
     yield lasting_namespace
-    for kind in (MAIL_QUEUE, QUEUE_CLUSTER):
+    for kind in OWN:
         await api.call("DELETE", f"{kind.prefix}/namespaces/{lasting_namespace}/{kind.plural}")
 
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import MAIL_QUEUE, MAIL_QUEUE_TASK, QUEUE_CLUSTER
 from postroad.ports.kubernetes import Kind
 from support.recording_api import RecordingApi
-from support.resources import intake, mail_queue, workers
+from support.resources import intake, mail_queue, task, workers
 from support.running_operator import Running
 from support.shipped_roles import (
     EXECUTORS,
@@ -53,6 +53,9 @@ WITHOUT_EFFECT = {
     ("scaledobjects", "list"),
     # Asked for where the API server has the admission plug-in for it.
     ("mailqueues/finalizers", "update"),
+    ("mailqueuetasks/finalizers", "update"),
+    # Asked for once a Job has ended (tests/unit/controller/test_each_right.py).
+    ("mailqueuetasks", "delete"),
 }
 
 
@@ -115,7 +118,10 @@ class Sight:
             if self.is_named:
                 return
             self.texts.add(self._operator.obstacle())
-            for kind, name in ((QUEUE_CLUSTER, "main"), (MAIL_QUEUE, "outgoing")):
+            for kind, name in (
+                *((QUEUE_CLUSTER, "main"), (MAIL_QUEUE, "outgoing"), (MAIL_QUEUE_TASK, "task")),
+                (MAIL_QUEUE_TASK, "daily"),
+            ):
                 found = await self._operator.conditions(name, kind)
                 self.texts |= {each["message"] for each in found.values()}
             await self._operator.pause()
@@ -150,6 +156,8 @@ async def test_a_verb_that_is_missing_is_named_and_ends_nothing(
 
     await operator.apply_cluster(rabbitmq=WITH_USERS)
     await operator.apply(queue)
+    await operator.apply(task(namespace, operation="Maintain"))
+    await operator.apply(task(namespace, "daily", operation="Maintain", schedule="@daily"))
     await sight.look()
     change = {"workers": {"replicas": 0}, "intake": None, "pipeline": {"executors": None}}
     await operator.change(change)

@@ -17,9 +17,9 @@ from postroad.controller.kubernetes.api import (
     EVENT,
     FIELD_MANAGER,
     MAIL_QUEUE,
-    QUEUE_CLUSTER,
     SECRET,
 )
+from postroad.controller.reads import OWN
 from postroad.controller.run import program
 from postroad.controller.run.controller import Intervals, Options
 from postroad.errors import CredentialsRefused, LeadershipLost, PostroadError
@@ -215,7 +215,7 @@ class Running:
 
     async def apply(self, *wanted: Object) -> None:
         """Apply as a user would, with a field manager of one's own."""
-        kinds = {"QueueCluster": QUEUE_CLUSTER, "MailQueue": MAIL_QUEUE, "Secret": SECRET}
+        kinds = {each.name: each for each in (*OWN, SECRET)}
         for each in wanted:
             metadata = each["metadata"]
             place = (kinds[each["kind"]], metadata["namespace"], metadata["name"])

@@ -385,3 +385,38 @@ QUEUE_CLUSTERS = (
     Case({"cassandra": CASSANDRA | {"localDatacenter": "us-east_1.a"}}),
     Case({"cassandra": CASSANDRA | {"rowLifetime": "59m"}}, "at least 1h"),
 )
+
+SELECTED: Spec = {"operation": "Remove", "selector": {"sender": "a@example.org"}}
+
+TASKS = (
+    Case(SELECTED),
+    Case(SELECTED | {"dryRun": True, "ttlSecondsAfterFinished": 0}),
+    Case(SELECTED | {"schedule": "@daily"}),
+    Case({"operation": "Purge", "dryRun": True}),
+    Case({"operation": "Pipeline", "job": "Archive"}),
+    Case({"operation": "Republish", "selector": {"olderThan": "1h"}}),
+    Case({"operation": "Hold", "selector": {"all": True}}),
+    Case({"operation": "purge"}, "operation"),
+    Case({"operation": "Remove"}, "operation is for selected mails"),
+    Case({"operation": "Hold", "selector": {}}, "all: true alone"),
+    Case({"operation": "Hold", "selector": {"all": False}}, "all: true alone"),
+    Case({"operation": "Hold", "selector": {"all": True, "name": "x"}}, "all: true alone"),
+    Case({"operation": "Hold", "selector": {"sender": ""}}, "sender"),
+    Case({"operation": "Hold", "selector": {"olderThan": "1d"}}, "olderThan"),
+    Case({"operation": "Hold", "selector": {"id": "1"}}, "id"),
+    Case({"operation": "Hold", "selector": {"attribute": {"name": "x"}}}, "value"),
+    Case({"operation": "Purge", "selector": {"all": True}}, "selector has no effect"),
+    Case({"operation": "Republish", "selector": {"all": True}}, "by olderThan alone"),
+    Case(
+        {"operation": "Republish", "selector": {"olderThan": "1h", "name": "x"}},
+        "by olderThan alone",
+    ),
+    Case({"operation": "Pipeline"}, "job goes with the operation Pipeline"),
+    Case({"operation": "Purge", "job": "Audit"}, "job goes with the operation Pipeline"),
+    Case({"operation": "Pipeline", "job": "archive"}, "job"),
+    Case({"operation": "Maintain", "dryRun": True}, "dryRun goes with operations"),
+    Case({"operation": "Rotate", "schedule": "@daily"}, "schedule does not go with Rotate"),
+    Case(SELECTED | {"schedule": "@daily", "ttlSecondsAfterFinished": 9}, "never finishes"),
+    Case(SELECTED | {"ttlSecondsAfterFinished": -1}, "ttlSecondsAfterFinished"),
+    Case(SELECTED | {"queueRef": {"name": "A"}}, "queueRef.name"),
+)

@@ -159,6 +159,11 @@ def test_the_model_of_a_queue_refuses_what_the_crd_refuses(case: spec_cases.Case
     attempt(MailQueueSpec, {"clusterRef": {"name": "main"}} | case.spec, case)
 
 
+@pytest.mark.parametrize("case", spec_cases.TASKS, ids=str)
+def test_the_model_of_a_task_refuses_what_the_crd_refuses(case: spec_cases.Case) -> None:
+    attempt(MailQueueTaskSpec, {"queueRef": {"name": "q"}} | case.spec, case)
+
+
 @pytest.mark.parametrize("case", spec_cases.QUEUE_CLUSTERS, ids=str)
 def test_the_model_of_a_cluster_refuses_what_the_crd_refuses(case: spec_cases.Case) -> None:
     servers = {"rabbitmq": spec_cases.RABBITMQ, "cassandra": spec_cases.CASSANDRA, "s3": {}}
