@@ -78,6 +78,21 @@ class BrokerContract:
         await delivery.ack()
         await deliveries.aclose()  # type: ignore[attr-defined]
 
+    async def test_ready_messages_are_those_that_no_consumer_has(
+        self, process: Process, broker: Broker
+    ) -> None:
+        neighbour = process(neighbour=True)
+        await neighbour.declare()
+        await publish(neighbour, b"theirs")
+        assert await broker.ready() == 0
+        await publish(broker, b"a", b"b", b"c")
+        await broker.publish(uuid4(), b"later", 4096)
+        assert await broker.ready() == 3
+
+        deliveries = broker.consume(2)
+        await take(deliveries, 2)
+        assert await broker.ready() == 1
+
     async def test_messages_come_oldest_first(self, broker: Broker) -> None:
         bodies = [b"%d" % number for number in range(50)]
         await publish(broker, *bodies)

@@ -3,14 +3,18 @@ the times of a clock that the test moves."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT
+from postroad.controller.mailqueue import autoscaling
 from postroad.controller.mailqueue.autoscaling import (
     MAX_CHANGES,
     PERIOD,
@@ -20,7 +24,10 @@ from postroad.controller.mailqueue.autoscaling import (
     Scale,
     next_scale,
 )
+from postroad.controller.mailqueue.other_autoscalers import targets
 from postroad.controller.spec.mailqueue import Autoscaling, Handler, Workers
+from postroad.telemetry import metrics
+from support.repository import ROOT
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 COUNT = 30 * SECOND
@@ -57,6 +64,7 @@ LATER = 20 * MINUTE
         (3, QueueLoad(LATER, 900, oldest=6 * MINUTE), (4, "OldestMailLate")),
         (4, QueueLoad(LATER, 2900, oldest=6 * MINUTE), (6, "OldestMailLate")),
         (3, QueueLoad(LATER, 3, oldest=60 * MINUTE), (3, "FewerLater")),
+        (3, QueueLoad(LATER, 0, at_least=True), (3, "EnoughWorkers")),
         (0, QueueLoad(SECOND, 0), (0, "EnoughWorkers")),
         (0, QueueLoad(SECOND, 1), (1, "MailsDue")),
         (0, QueueLoad(SECOND, 5001), (6, "MailsDue")),
@@ -203,3 +211,30 @@ def test_last_change_that_is_allowed_leaves_no_mail_without_workers() -> None:
     scale = Scale(3, changes[-1], changes=changes)
 
     assert next_scale(workers(), scale, QueueLoad(10 * MINUTE, 3500)).size == 10
+
+
+PAGE = (ROOT / "docs/operator/scaling.md").read_text()
+
+
+def test_page_has_each_reason_and_no_other() -> None:
+    (table,) = re.findall(r"\| `status.workers.reason` \|.*?\n\n", PAGE, re.DOTALL)
+    listed = {
+        each
+        for line in table.split("\n|")[2:]
+        for each in re.findall(r"`([A-Za-z]+)`", line.split("|")[0])
+    }
+
+    names = {name: each for name, each in vars(autoscaling).items() if name.isupper()}
+    assert listed == {each for each in names.values() if isinstance(each, str)}
+    assert autoscaling.CHANGED.keys() <= listed
+
+
+def test_autoscalers_on_the_page_are_those_that_the_operator_obeys() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    found = [each for each in map(yaml.safe_load, blocks) if each.get("kind")]
+
+    kinds = {(each.api_version, each.name): each for each in AUTOSCALERS}
+    assert {(each["apiVersion"], each["kind"]) for each in found} == kinds.keys()
+    for each in found:
+        assert targets(each, DEPLOYMENT.name, "outgoing-worker")
+        assert metrics.QUEUE_DUE._name in str(each["spec"])

@@ -256,18 +256,32 @@ def test_another_autoscaler_decides_until_it_is_deleted(of: str) -> None:
             await operator.user.delete(horizontal, made)
             await move(60)
             assert replicas(operator) == 8, "its bound"
+            await move(AN_HOUR)
+            assert replicas(operator) == 1
 
     run(scene())
 
 
-def test_deletion_of_a_queue_ends_the_questions_to_its_broker() -> None:
+def test_queue_that_is_deleted_or_paused_is_asked_for_no_messages() -> None:
     async def scene() -> None:
-        async with declared(intake=intake()) as operator:
+        async with declared(deletionPolicy="Delete") as operator:
+            assert "ready" in await asked(operator)
+            await operator.change({"paused": True})
+            await move(A_COUNT)
+            assert "ready" not in await asked(operator)
+
+            await operator.change({"paused": False})
+            queue = mail_queue(operator)
+            await queue.enqueue(plain_mail("held"))
+            await queue.hold(Selector.all())
             await operator.delete(MAIL_QUEUE, "outgoing")
-            await move(60)
-            before = len(operator.faults.steps)
-            await move(60)
-            asked = [each.operation for each in operator.faults.steps[before:]]
-            assert "ready" not in asked
+            await move(A_COUNT)
+            assert operator.found()["metadata"]["deletionTimestamp"], "it waits for an answer"
+            assert "ready" not in await asked(operator)
+
+    async def asked(operator: RunningController) -> list[str]:
+        before = len(operator.faults.steps)
+        await move(60)
+        return [each.operation for each in operator.faults.steps[before:]]
 
     run(scene())

@@ -65,13 +65,14 @@ CHANGED = {
 class QueueLoad:
     """Mail of a queue when it was counted. `ended`: a number that grows by each entry that ends,
     None where it was not counted; `oldest`: for how long a mail has been due; `rest`: for how long
-    the queue may be without workers."""
+    the queue may be without workers; `at_least`: more mails may be due."""
 
     at: timedelta
     due: int
     ended: int | None = None
     oldest: timedelta | None = None
     rest: timedelta | None = None
+    at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def next_scale(workers: Workers, scale: Scale, load: QueueLoad) -> Scale:
     scale = _with_pace(within_bounds(workers, scale, load.at), load)
     needed, why = _needed(workers, scale, load)
     wanted = min(max(needed, rules.min_replicas), rules.max_replicas)
-    if wanted < scale.size:
+    if wanted < scale.size and not load.at_least:
         return _with_fewer(scale, wanted, load.at, rules.scale_down_after)
     scale = replace(scale, fewer=None)
     if wanted > scale.size:
@@ -212,6 +213,8 @@ class Autoscalers:
         if by_another:
             known.scale, known.announced = Scale(begin, now, BY_AUTOSCALER), begin
         else:
+            if known.scale.reason == BY_AUTOSCALER:  # its number stays until the next count
+                known.scale = replace(known.scale, reason=NOT_COUNTED)
             known.scale = within_bounds(workers, known.scale, now)
         return Decided(known.scale.size, known.scale.reason)
 
@@ -227,7 +230,8 @@ class Autoscalers:
         rest = None if is_maintained else plan.keyspace.cassandra.row_lifetime / REST
         since, now = sizes.oldest_due, self._clock.elapsed()
         age = None if since is None else self._clock.now() - since
-        self._decide(plan.queue.uid, QueueLoad(now, sizes.due, ended, age, rest))
+        load = QueueLoad(now, sizes.due, ended, age, rest, sizes.at_least)
+        self._decide(plan.queue.uid, load)
 
     def wake(self, uid: str, ready: int) -> None:
         """Decide by the messages that wait at the broker of a MailQueue without workers."""

@@ -303,9 +303,12 @@ class Controller:
                 return self._intervals.clusters * self._jitter()
             after = await self._tasks.reconcile(found)
             return after and after * self._jitter()
-        if await self._is_left(found):
+        is_left, is_ending = await self._is_left(found), "deletionTimestamp" in found["metadata"]
+        if is_left or is_ending:
+            self._autoscalers.forget(found["metadata"]["uid"])
+        if is_left:
             return self._intervals.clusters * self._jitter()
-        if "deletionTimestamp" in found["metadata"]:
+        if is_ending:
             after = await self._deletion.proceed(found)
             return after and after * self._jitter()
         return await self._reconcile_queue(key, found)
