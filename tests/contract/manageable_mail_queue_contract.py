@@ -42,10 +42,15 @@ class ManageableMailQueueContract(_Fixtures):
         await queue.enqueue(plain_mail("first"))
         await queue.enqueue(plain_mail("second"))
         since = {each.mail.name: each.enqueued_at async for each in queue.browse()}
-        assert (await queue.size()).oldest_due == since["first"]
+        oldest = (await queue.size()).oldest_due
+        assert oldest is not None
+        assert abs(oldest - since["first"]) < SECOND, "an id is made a moment before"
 
         await (await consumer.next()).done()
-        assert (await queue.size()).oldest_due == since["second"]
+        second = (await queue.size()).oldest_due
+        assert second is not None
+        assert abs(second - since["second"]) < SECOND
+        assert second >= oldest
         await queue.hold(Selector(name="second"))
         assert (await queue.size()).oldest_due is None
 

@@ -182,7 +182,7 @@ class SizeCache:
                 if all_over:
                     over[partition] = row.enqueue_id
                 if isinstance(row, Entry) and mark is None and not row.held:
-                    since = max(began, row.due_at or began)
+                    since = max(row.enqueued_at, row.due_at or row.enqueued_at)
                     if since <= call.now:
                         oldest = since if oldest is None else min(oldest, since)
         return oldest, left
