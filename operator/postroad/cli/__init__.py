@@ -69,7 +69,19 @@ _REMOTE = (
     "suspend", "resume", "reroute", "suppression",
 )  # fmt: skip
 
+_OVERVIEWS = ("status", "events", "top")
+
+
+def _load_config() -> click.Command:
+    """Return `kubectl mailqueue config`, whose commands read resources."""
+    places = {"history": "overview:history", "plan": "resources:plan"}
+    lazy = {name: partial(load, f"postroad.cli.kubectl.{at}") for name, at in places.items()}
+    return LazyGroup("config", lazy=lazy, help="How queues are and were configured.")
+
+
 KUBECTL_COMMANDS: dict[str, Load] = {
+    **{each: partial(load, f"postroad.cli.kubectl.overview:{each}") for each in _OVERVIEWS},
+    "config": _load_config,
     "plan": partial(load, "postroad.cli.kubectl.resources:plan"),
     "adopt": partial(load, "postroad.cli.kubectl.resources:adopt_resource"),
     **{name: partial(_load_remote, name) for name in (*_REMOTE, *Operation)},

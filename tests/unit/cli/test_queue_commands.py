@@ -21,6 +21,7 @@ from postroad import Mail, errors, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap import engine as memory
 from postroad.cli import main
+from postroad.cli.mail import selected
 from postroad.distributed.reading.size import SizeCache
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.names import QueueName, key_of_bytes, key_of_owner
@@ -579,3 +580,33 @@ def test_a_row_that_cannot_be_decoded_is_counted_on_stderr(url: str, command: st
     assert [each["enqueue_id"] for each in logged if each["level"] == "error"] == [
         bad["enqueue_id"]
     ]
+
+
+def test_a_watch_lists_each_mail_once_and_those_that_come(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock:
+        """A mail comes in each interval."""
+
+        passed = timedelta()
+
+        def elapsed(self) -> timedelta:
+            return self.passed
+
+        async def sleep(self, duration: timedelta) -> None:
+            self.passed += duration
+            async with open_queue(url) as queue:
+                await queue.enqueue(
+                    Mail(f"{self.passed.seconds}@x.example", ("b@x.example",), b"x")
+                )
+
+    assert run(url, "enqueue", content=DEAD_LETTER).exit_code == 0
+    monkeypatch.setattr(selected, "MachineClock", Clock)
+
+    senders = [each["sender"] for each in read(url, "browse", "--watch", "5s")]
+
+    assert len(senders) == len({*senders}) == 4
+
+
+def test_a_watch_has_no_limit(url: str) -> None:
+    assert run(url, "browse", "--watch", "5s", "--limit", "1").exit_code == 2

@@ -21,7 +21,8 @@ from support.fake_kubectl import answer, calls, executed, folder
 
 __all__ = ["folder"]
 
-DAY_2 = sorted(KUBECTL_COMMANDS.keys() - {"plan", "adopt"})
+OF_RESOURCES = ("plan", "adopt", "status", "events", "top", "config")
+DAY_2 = sorted(KUBECTL_COMMANDS.keys() - {*OF_RESOURCES})
 SUPPRESSION = ("add", "remove", "list", "import", "export")
 CLUSTER = {
     "rabbitmq": {"url": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},

@@ -46,7 +46,11 @@ class Kubectl:
 
     def list(self, kind: str, labels: str, namespace: str) -> Sequence[Resource]:
         """Return the objects with these labels. Errors as `find`."""
-        output = self._run("get", kind, "--selector", labels, namespace=namespace)
+        return self.all(kind, namespace, "--selector", labels)
+
+    def all(self, kind: str, namespace: str | None, *options: str) -> Sequence[Resource]:
+        """Return the objects that these options of `kubectl get` select. Errors as `find`."""
+        output = self._run("get", kind, *options, namespace=namespace)
         found: Sequence[Resource] = json.loads(output)["items"] if output.strip() else []
         return found
 

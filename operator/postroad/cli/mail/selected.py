@@ -3,13 +3,14 @@ one for each `Operation`, and `purge republish`."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import click
 
+from postroad.adapters.clocks import MachineClock
 from postroad.cli.options import (
     DURATION,
     by_spark,
@@ -27,6 +28,9 @@ from postroad.domain.queues.selection import Selector
 from postroad.domain.values.instants import format_duration
 from postroad.ports.mail_queue import MailQueue, Operation
 
+WATCH_INTERVAL = timedelta(seconds=2)
+"""Interval at which `browse --watch` looks for mails that came."""
+
 limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most so many mails.")
 
 
@@ -34,10 +38,24 @@ limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most
 @with_queue
 @selecting
 @limit_option
+@click.option("--watch", type=DURATION, help="For so long, also list mails as they come.")
 @json_option
-async def browse(queue: MailQueue, selector: Selector, limit: int | None, as_json: bool) -> None:
+async def browse(
+    queue: MailQueue,
+    selector: Selector,
+    limit: int | None,
+    watch: timedelta | None,
+    as_json: bool,
+) -> None:
     """List waiting mails, oldest first: delayed, held and leased ones too."""
-    await _list(queue.browse, selector, limit, as_json)
+    if watch is not None and limit is not None:
+        raise click.UsageError("--limit cannot be combined with --watch")
+    clock = MachineClock()
+    ends = clock.elapsed() + (watch or timedelta(0))
+    listed = await _list(queue.browse, selector, limit, as_json)
+    while clock.elapsed() < ends:
+        await clock.sleep(WATCH_INTERVAL)
+        listed = await _list(queue.browse, selector, limit, as_json, listed)
 
 
 @click.command("dead-letters")
@@ -111,14 +129,18 @@ async def _list(
     selector: Selector,
     limit: int | None,
     as_json: bool,
-) -> None:
+    listed: Collection[UUID] = (),
+) -> Collection[UUID]:
+    """Print the mails that are not listed yet; return the ids of all."""
     wanted = Selector.all() if selector.is_empty else selector
-    count = 0
+    found = set[UUID]()
     async for view in views(wanted):
-        say(printed_view(view), as_json=as_json, text=view_text(view))
-        count += 1
-        if count == limit:
+        found.add(view.enqueue_id)
+        if view.enqueue_id not in listed:
+            say(printed_view(view), as_json=as_json, text=view_text(view))
+        if len(found) == limit:
             break
+    return found
 
 
 def _plain(value: object) -> str:

@@ -1,0 +1,154 @@
+"""`kubectl mailqueue status|events|top|config history`: the operator's reports about MailQueues.
+They ask no server of the queue, and need no right but to read resources."""
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from postroad.cli.kubectl import configuration
+from postroad.cli.kubectl.plugin import RESOURCE, Kubectl, Resource, with_kubectl
+from postroad.cli.options import DURATION, json_option, say
+from postroad.controller.kubernetes.api import GROUP, MAIL_QUEUE, MAIL_QUEUE_TASK
+from postroad.domain.configuration.consistency import readable
+from postroad.domain.values.instants import format_duration
+
+TASKS = f"{MAIL_QUEUE_TASK.plural}.{GROUP}"
+MIN_INTERVAL = timedelta(seconds=1)
+CLEAR = "\033[H\033[2J"
+
+COUNTS = ("size", "delayed", "held", "deadLetters")
+HEAD = ("NAMESPACE", "NAME", "READY", "WORKERS", "SIZE", "DELAYED", "HELD", "DEAD", "CHANGE/S")
+
+
+def condition_of(resource: Resource, which: str) -> Resource:
+    """Return a condition of a resource; an empty one where it has none."""
+    listed = (resource.get("status") or {}).get("conditions") or []
+    return next((each for each in listed if each["type"] == which), {})
+
+
+@click.command()
+@with_kubectl
+@click.argument("name")
+@json_option
+def status(kubectl: Kubectl, name: str, as_json: bool) -> None:
+    """Show how the queue NAME is: its conditions that are not good, mails, pods and tasks."""
+    namespace = kubectl.default_namespace()
+    resource = kubectl.require(name, namespace)
+    tasks = [
+        each
+        for each in kubectl.all(TASKS, namespace)
+        if each["spec"]["queueRef"]["name"] == name and not is_over(each)
+    ]
+    values = {"status": resource.get("status") or {}, "tasks": tasks}
+    say(values, as_json=as_json, text="\n".join(status_lines(resource, tasks)))
+
+
+def is_over(task: Resource) -> bool:
+    return (task.get("status") or {}).get("phase") in ("Completed", "Failed")
+
+
+def status_lines(resource: Resource, tasks: Sequence[Resource]) -> Iterator[str]:
+    """Yield the lines about a MailQueue and its tasks that go on."""
+    found, ready = resource.get("status") or {}, condition_of(resource, "Ready")
+    message = ready.get("message", "the operator has not looked at it yet")
+    yield f"ready      {ready.get('status', 'Unknown')}  {message}"
+    shown = ("Ready", "Reconciling", "Stalled")
+    for each in found.get("conditions") or ():
+        is_good = (each["status"] == "True") != (each["type"] == "Paused")
+        if each["type"] not in shown and not is_good:
+            yield f"           {each['type']} ({each['reason']}): {each['message']}"
+    counts = {each: found.get(each, "-") for each in COUNTS}
+    apart = f"{counts['delayed']} delayed, {counts['held']} held"
+    yield f"mails      {counts['size']} waiting ({apart}), {counts['deadLetters']} dead letters"
+    for of in ("workers", "intake"):
+        if of in found:
+            yield f"{of:10} {found[of].get('ready', 0)} of {found[of].get('desired', 0)} ready"
+    for each in tasks:
+        report = each.get("status") or {}
+        message = report.get("message", "")
+        yield f"task       {each['metadata']['name']}  {report.get('phase', 'Pending')}  {message}"
+
+
+@click.command()
+@with_kubectl
+@click.argument("name")
+@json_option
+def events(kubectl: Kubectl, name: str, as_json: bool) -> None:
+    """List the Events about the queue NAME, oldest first."""
+    selected = f"involvedObject.kind={MAIL_QUEUE.name},involvedObject.name={name}"
+    found = kubectl.all("events", kubectl.default_namespace(), "--field-selector", selected)
+    for each in sorted(found, key=seen_at):
+        count = (each.get("series") or {}).get("count") or each.get("count") or 1
+        times = f"  ({count} times)" if count > 1 else ""
+        text = (
+            f"{seen_at(each)}  {each['type']:7}  {each['reason']}  {each.get('message', '')}{times}"
+        )
+        say(each, as_json=as_json, text=text)
+
+
+def seen_at(event: Resource) -> str:
+    """Return when an Event was last seen, to the second."""
+    of_series = (event.get("series") or {}).get("lastObservedTime")
+    moment = of_series or event.get("lastTimestamp") or event.get("eventTime") or ""
+    return f"{moment[:19]}Z" if moment else "-"
+
+
+@click.command()
+@with_kubectl
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces.")
+@click.option("--every", type=DURATION, default="5s", show_default=True, help="The interval.")
+@click.option("--once", is_flag=True, help="Print one table, and end.")
+def top(kubectl: Kubectl, everywhere: bool, every: timedelta, once: bool) -> None:
+    """Show a table of queues that is renewed, the largest first, until it is interrupted.
+
+    Numbers are those of the statuses, which the operator renews every half minute."""
+    if every < MIN_INTERVAL:
+        raise click.UsageError("--every is at least 1s")
+    namespace = None if everywhere else kubectl.default_namespace()
+    before: dict[str, tuple[datetime, int]] = {}
+    while True:
+        scope = ("--all-namespaces",) if everywhere else ()
+        rows = [row_of(each, before) for each in kubectl.all(RESOURCE, namespace, *scope)]
+        rows.sort(key=lambda row: (-int(row[4]) if row[4] != "-" else 1, row[:2]))
+        if not once:
+            click.echo(CLEAR + f"every {format_duration(every)}, {datetime.now(UTC):%H:%M:%S}Z")
+        widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
+        for row in (HEAD, *rows):
+            click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
+        if once:
+            return
+        time.sleep(every.total_seconds())
+
+
+def row_of(resource: Resource, before: dict[str, tuple[datetime, int]]) -> tuple[str, ...]:
+    """Return the cells of a MailQueue. `before`: sizes by uid, and since when they were, which is
+    kept; the change is that of the last two sizes that differ."""
+    metadata, found = resource["metadata"], resource.get("status") or {}
+    uid, size, now, change = metadata["uid"], found.get("size"), datetime.now(UTC), "-"
+    if size is not None:
+        since, last = before.setdefault(uid, (now, size))
+        if size != last:
+            change = f"{(size - last) / max((now - since).total_seconds(), 1):+.1f}"
+            before[uid] = now, size
+    workers: dict[str, Any] = found.get("workers") or {}
+    return (
+        *(metadata["namespace"], metadata["name"]),
+        str(condition_of(resource, "Ready").get("status", "Unknown")),
+        f"{workers.get('ready', 0)}/{workers.get('desired', 0)}",
+        *(str(found.get(each, "-")) for each in COUNTS),
+        change,
+    )
+
+
+@click.command()
+@with_kubectl
+@click.argument("name")
+@json_option
+def history(kubectl: Kubectl, name: str, as_json: bool) -> None:
+    """List how the queue NAME was configured, from its status, oldest first."""
+    entries = configuration.entries_of(kubectl.require(name, kubectl.default_namespace()))
+    for entry, event in zip(entries, readable(entries), strict=False):
+        say(entry, as_json=as_json, text=configuration.event_text(event))
