@@ -18,15 +18,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from postroad.domain.mail.address_lists import addresses_in
+from postroad.domain.mail.header_fields import HeaderField, fields_of
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.mail.shapes import MAX_HEADER
@@ -118,37 +118,6 @@ def _with_single_blanks(octets: bytes) -> bytes:
     while b"  " in octets:
         octets = octets.replace(b"  ", b" ")
     return octets
-
-
-_FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:")
-_FOLDED = re.compile(rb"\r\n(?![ \t])")
-
-
-class HeaderField(NamedTuple):
-    """One field, without the CRLF at its end. `name` is in lower case."""
-
-    name: str
-    octets: bytes
-
-    @property
-    def value(self) -> str:
-        """Text that stands behind the colon, unfolded."""
-        value = self.octets.partition(b":")[2].replace(b"\r\n", b"")
-        return value.decode("utf-8", "replace").strip()
-
-
-def fields_of(header: bytes) -> list[HeaderField]:
-    """Return the fields of a header with CRLF at the end of each line, from the top; the blank line
-    behind them may be there. Raises: InvalidMail for a line that belongs to no field, at which
-    servers differ about where the header ends."""
-    found = []
-    for octets in _FOLDED.split(header):
-        if octets:
-            name = _FIELD.match(octets)
-            if name is None:
-                raise InvalidMail("a line of the header belongs to no field")
-            found.append(HeaderField(name[1].decode().lower(), octets))
-    return found
 
 
 def author_domain(fields: list[HeaderField]) -> str:

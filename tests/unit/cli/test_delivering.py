@@ -4,8 +4,6 @@ the file of delivery changes while the process runs."""
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -32,7 +30,7 @@ async def take(mail: HandedMail) -> dict[str, Outcome]:
 
 
 @asynccontextmanager
-async def a_worker(file: Path) -> AsyncIterator[MailQueue]:
+async def a_worker(file: Path) -> AsyncIterator[tuple[Process, MailQueue]]:
     """A worker that hands mail to `take`, and its queue, on whose list is `asked`."""
     handed.clear()
     settings = Settings(
@@ -47,7 +45,7 @@ async def a_worker(file: Path) -> AsyncIterator[MailQueue]:
         this = Process(Readiness(), asyncio.Event(), timedelta(seconds=5), queue)
         running = asyncio.create_task(deliver(this, settings, *target_and_file(settings)))
         try:
-            yield queue
+            yield this, queue
         finally:
             this.stop.set()
             await running
@@ -71,17 +69,17 @@ async def suppressed(queue: MailQueue) -> set[str]:
 async def test_the_list_of_the_queue_is_used_as_the_file_of_delivery_has_it(tmp_path: Path) -> None:
     file = tmp_path / "delivery.yaml"
     file.write_text("suppression: {}\n")
-    async with a_worker(file) as queue:
+    async with a_worker(file) as (process, queue):
         assert await delivered(queue, "asked", "yes") == ["yes"]
 
         file.write_text("limits: []\n")
-        os.kill(os.getpid(), signal.SIGHUP)
+        process.look()
         async with asyncio.timeout(60):
             while await delivered(queue, "asked") != ["asked"]:
                 pass
 
         file.write_text("suppression: {bounces: [NoMailbox], after: 1}\n")
-        os.kill(os.getpid(), signal.SIGHUP)
+        process.look()
         async with asyncio.timeout(60):
             while await delivered(queue, "asked"):
                 pass

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.bootstrap import delivery_file
-from postroad.bootstrap.delivery_file import DeliveryFile
+from postroad.bootstrap import followed_file
+from postroad.bootstrap.delivery_file import DeliveryDocument, DeliveryFile
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.errors import InvalidSettings
 
@@ -47,10 +47,10 @@ class Followed:
     async def look(self) -> None:
         await self.file.look(self.use)
 
-    def use(self, settings: DeliverySettings) -> None:
+    def use(self, document: DeliveryDocument) -> None:
         if self.refusal is not None:
             raise self.refusal
-        self.used.append(settings)
+        self.used.append(document.settings)
 
     @property
     def postmaster(self) -> str | None:
@@ -145,7 +145,7 @@ async def test_files_are_looked_at_when_the_process_is_asked_to(
     asked.set()
     while not followed.used:
         await asyncio.sleep(0.001)
-    monkeypatch.setattr(delivery_file, "LOOK_INTERVAL", delivery_file.LOOK_INTERVAL / 10_000)
+    monkeypatch.setattr(followed_file, "LOOK_INTERVAL", followed_file.LOOK_INTERVAL / 10_000)
     asked.set()
     followed.write("routing: {postmasterDomain: c.example}")
     while len(followed.used) < 2:

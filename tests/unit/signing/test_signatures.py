@@ -11,6 +11,7 @@ from itertools import islice
 import pytest
 
 from postroad.domain.mail.dot_stuffing import Stuffer, Unstuffer
+from postroad.domain.mail.header_fields import fields_of
 from postroad.domain.mail.shapes import shape_of
 from postroad.errors import InvalidMail
 from postroad.signing.signatures import (
@@ -19,7 +20,6 @@ from postroad.signing.signatures import (
     MailSigner,
     SigningRule,
     author_domain,
-    fields_of,
 )
 from postroad.smtp.client.transaction.content import OpenContent
 from support.mails import samples

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +18,7 @@ from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap import shared_state_of, suppression_list_of, transports
 from postroad.bootstrap.targets import DeliveryTarget, rules_of, target_of, window_of
 from postroad.bootstrap.transports import ehlo_name_of, hostname_of, open_resolver, open_sts
-from postroad.cli.processes.long_running import Process, background_maintenance
+from postroad.cli.processes.long_running import Process, background_maintenance, following
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
@@ -55,7 +54,7 @@ from postroad.worker.sites.rate_limiter import RateLimiter, held_of
 from postroad.worker.sites.suppressing import Suppressing
 
 if TYPE_CHECKING:
-    from postroad.bootstrap.delivery_file import DeliveryFile, Use
+    from postroad.bootstrap.delivery_file import DeliveryDocument, DeliveryFile
 
 
 _log = logger("worker")
@@ -224,7 +223,7 @@ async def deliver(
         async with (
             background_maintenance(this),
             _controlled(reader, control, pacer, driving),
-            _following(delivery, use),
+            following(this, delivery, use),
         ):
             await consumer.run(this.stop, this.drain_within)
     finally:
@@ -251,10 +250,11 @@ def _use(
     pacer: RateLimiter | None,
     suppressing: Suppressing | None,
     driving: SchedulerRunner,
-    changed: DeliveryFileSettings,
+    document: DeliveryDocument,
 ) -> None:
     """Take up what a file of delivery has now. Raises: InvalidSettings where it leads to another
     kind of target; nothing is changed then."""
+    changed = document.settings
     found = target_of(settings, changed)
     is_other = _replace(routes, found)  # first, as it may raise
     if pacer is not None:
@@ -330,19 +330,3 @@ def _open_routes(
     if isinstance(target, WebhookAddress | HandlerFunction):
         return RelayRoutes(NextHop(target.name, 0, TlsMode.NONE), target.name)
     return RoutesBySettings(target, settings.ca_file, lambda: reroutes.table)
-
-
-@asynccontextmanager
-async def _following(delivery: DeliveryFile | None, use: Use) -> AsyncIterator[None]:
-    """Follow the changes of a file of delivery meanwhile; SIGHUP asks for a look at once."""
-    if delivery is None:
-        yield
-        return
-    asked, loop = asyncio.Event(), asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, asked.set)
-    task = asyncio.create_task(delivery.follow(use, asked), name="follow delivery")
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])

@@ -12,14 +12,15 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import open_inherited, open_queue
+from postroad.bootstrap.followed_file import FileContent, FollowedFile
 from postroad.cli.processes.event_loop import run_long
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.ports.clock import Clock, Randomness
@@ -86,10 +87,20 @@ class Process:
     last_moment: asyncio.TimerHandle | None = None
     """When an orphan exits, even amid work."""
 
+    followed: list[asyncio.Event] = field(default_factory=list)
+    """Set when an administrator asks for a look at files that the process follows."""
+
     @property
     def queue(self) -> MailQueue:
         assert self._queue is not None
         return self._queue
+
+    def look(self) -> None:
+        """Ask for a look at the files that the process follows."""
+        if not self.followed:
+            _log.info("SIGHUP: there is no file to read again")
+        for each in self.followed:
+            each.set()
 
     def end(self) -> None:
         self.readiness.draining()
@@ -113,7 +124,7 @@ async def process(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, this.end)
     # By default it would end the process, and logrotate, for example, sends it to each daemon.
-    loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP: there is no file to read again")
+    loop.add_signal_handler(signal.SIGHUP, this.look)
     if inheritance is not None:
         loop.add_reader(inheritance.parent, _orphaned, loop, inheritance.parent, this)
     health = HealthServer(this.readiness)
@@ -184,3 +195,21 @@ async def _open(
             await asyncio.wait_for(stop.wait(), pause)
         pause = min(2 * pause, MAX_PAUSE_SECONDS)
     return None
+
+
+@asynccontextmanager
+async def following(
+    this: Process, file: FollowedFile[FileContent] | None, use: Callable[[FileContent], None]
+) -> AsyncIterator[None]:
+    """Follow the changes of a file meanwhile; SIGHUP asks for a look at once."""
+    if file is None:
+        yield
+        return
+    asked = asyncio.Event()
+    this.followed.append(asked)
+    task = asyncio.create_task(file.follow(use, asked), name=f"follow {file.file.name}")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

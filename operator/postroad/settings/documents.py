@@ -1,0 +1,103 @@
+"""Reads documents in YAML by a schema: errors name the place, and what to write instead."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from postroad.errors import InvalidSettings
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser in C is five times as fast; some builds of PyYAML lack it."""
+
+
+class _Loader(_SafeLoader):  # type: ignore[misc]
+    """Refuses a key that stands twice, of which YAML readers drop one without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set[Any]()
+        for key, _ in node.value:
+            name = self.construct_object(key, deep=True)
+            if isinstance(name, list | dict | set):
+                raise yaml.MarkedYAMLError(
+                    problem="the name of a field is a list or a mapping: put quotes around text"
+                    " that begins with { or [",
+                    problem_mark=key.start_mark,
+                )
+            if name in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{name} stands twice", problem_mark=key.start_mark
+                )
+            seen.add(name)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def checked(model: type[_Model], document: object, file: object) -> _Model:
+    """Check a document by its schema; an empty one has every default. Raises: InvalidSettings,
+    which names each field that is wrong and what to write instead."""
+    try:
+        return model.model_validate({} if document is None else document, extra="forbid")
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        problems = [
+            f"{_path(each['loc'])}{_advice(model, each)}"
+            for each in errors
+            if not _follows(each, errors)
+        ]
+        raise InvalidSettings(f"{file}: {'; '.join(problems)}") from None
+
+
+def read_yaml(text: Callable[[], str], file: object) -> object:
+    """Return the document that a text holds; `file` is its name in errors. Raises:
+    InvalidSettings."""
+    try:
+        found: object = yaml.load(text(), _Loader)  # noqa: S506  # a SafeLoader
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{file} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        hint = 'put quotes around patterns that begin with "*"' if "alias" in str(error) else ""
+        problem = " ".join(str(error).split())
+        raise InvalidSettings(f"{file} is not YAML: {problem}", hint=hint) from error
+    except (ValueError, RecursionError) as error:  # such as the date 2026-13-01
+        raise InvalidSettings(f"{file} is not YAML: {error}") from error
+    return found
+
+
+def _follows(problem: Any, others: Sequence[Any]) -> bool:
+    """True if a list counts as too short only because its items are wrong, each by itself."""
+    place = problem["loc"]
+    return problem["type"] == "too_short" and any(
+        len(each["loc"]) > len(place) and each["loc"][: len(place)] == place for each in others
+    )
+
+
+def _path(location: Sequence[int | str]) -> str:
+    """Return a place in the document, as `rules[2].hops[0].port: `."""
+    text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in location)
+    return f"{text.removeprefix('.')}: " if text else ""
+
+
+def _advice(model: type[BaseModel], problem: Any) -> str:
+    """Return what is wrong with a field, and what to write."""
+    if problem["type"] == "extra_forbidden":
+        given = str(problem["loc"][-1])  # which may be the name of a field elsewhere
+        close = difflib.get_close_matches(given, sorted(_fields(model) - {given}), 1)
+        return "there is no such field" + (f": did you mean {close[0]}?" if close else "")
+    if problem["type"] == "missing":
+        return "this field is required"
+    if problem["type"] == "too_short":
+        return "list one at least, or leave the field out"
+    text = str(problem["msg"])
+    return text.removeprefix("Value error, ")
+
+
+def _fields(model: type[BaseModel]) -> set[str]:
+    """Return every name of a field in a model and in the models that its schema names."""
+    schema = model.model_json_schema()
+    parts = [schema, *schema.get("$defs", {}).values()]
+    return {name for part in parts for name in part.get("properties", {})}
