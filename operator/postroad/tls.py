@@ -25,16 +25,27 @@ _REASON = re.compile(
 _NO_TLS = re.compile(r"WRONG_VERSION_NUMBER|HTTP_REQUEST|InvalidContentType|wrong version number")
 
 
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
 OLDEST_TLS = ssl.TLSVersion.TLSv1_2
 """On both sides of SMTP. Source: RFC 8996."""
 
 
-def server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
+class ServerContext(ssl.SSLContext):
+    """The context of a server."""
+
+    certificate: str
+    """The server's certificate in PEM form, to which clients bind logins (RFC 5929 4)."""
+
+
+def server_context(certificate: Path, key: Path | None = None) -> ServerContext:
     """Return the context of a server with this certificate and its chain. `key` None: the key is in
     the certificate's file. Raises: OSError, ssl.SSLError; also for a key that is encrypted."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = OLDEST_TLS
     context.load_cert_chain(certificate, key, password="")  # else OpenSSL asks at the terminal
+    own = _PEM.search(certificate.read_text("ascii", "replace"))
+    context.certificate = own[0] if own else ""
     return context
 
 

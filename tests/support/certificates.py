@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import ssl
 import subprocess
+import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -36,6 +40,13 @@ class Certificates:
             )
         return made
 
+    @classmethod
+    def copied(cls, folder: Path) -> Certificates:
+        """Copy those of `localhost` that this process has made once."""
+        for each in _once().iterdir():
+            shutil.copy(each, folder)
+        return cls(folder / "ca.crt", folder / "tls.crt", folder / "tls.key")
+
     def server_context(self) -> ssl.SSLContext:
         """For a server called localhost."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -45,3 +56,11 @@ class Certificates:
     def client_context(self) -> ssl.SSLContext:
         """For clients that trust the authority."""
         return ssl.create_default_context(cafile=self.authority)
+
+
+@lru_cache(maxsize=1)
+def _once() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="postroad-certificates-"))
+    atexit.register(shutil.rmtree, folder)
+    Certificates.make(folder)
+    return folder

@@ -44,6 +44,7 @@ _PLACES = {
     "signing": "postroad.cli.sites.route:signing",
     "worker": "postroad.cli.processes.worker:worker",
     "intake": "postroad.cli.processes.intake:intake",
+    "users": "postroad.cli.processes.users:users",
     "mta": "postroad.cli.processes.mta:mta",
     "operator": "postroad.cli.processes.operator_command:operator",
     "maintain": "postroad.cli.mail.maintenance:maintain",

@@ -5,10 +5,13 @@ client is.
 
 The rights of a client, by the network of its address. Pure. Source: ADR 0026."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from postroad.domain.smtp.replies import Reply
 from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks, client_of
+from postroad.routing.tables import SenderPatterns
 
 TOO_MANY_SESSIONS = Reply(421, ("4.7.0 too many sessions from your address, come again",))
 TOO_MANY_CONNECTIONS = Reply(421, ("4.7.0 too many connections from your address, come again",))
@@ -62,7 +65,7 @@ class Clients:
         client = self._clients.get(key) or self._new(key, now)
         if limits.sessions is not None and client.sessions >= limits.sessions:
             return TOO_MANY_SESSIONS
-        renewed = _used(client.connections, limits.connections_per_minute, now)
+        renewed = used(client.connections, limits.connections_per_minute, now)
         if renewed is None:
             return TOO_MANY_CONNECTIONS
         client.connections = renewed
@@ -80,7 +83,7 @@ class Clients:
     def begins_mail(self, address: str, now: float) -> Reply | None:
         """Count a mail of a client with a session. Return the reply that refuses it, or None."""
         client = self._clients[client_of(address)]
-        renewed = _used(client.mails, self._limits.mails_per_minute, now)
+        renewed = used(client.mails, self._limits.mails_per_minute, now)
         if renewed is None:
             return TOO_MANY_MAILS
         client.mails = renewed
@@ -94,13 +97,36 @@ class Clients:
         return client
 
 
-def _used(full_at: float, per_minute: int | None, now: float) -> float | None:
-    """Use one of a rate. Return when the whole rate is there again; None: nothing of it is left.
-    The generic cell rate algorithm (ITU-T I.371): one number for each client and rate."""
-    if per_minute is None:
+def used(full_at: float, rate: int | None, now: float, period: float = MINUTE) -> float | None:
+    """Use one of a rate in a period. Return when the whole rate is there again; None: nothing of it
+    is left. The generic cell rate algorithm (ITU-T I.371): one number for each client and rate."""
+    if rate is None:
         return full_at
-    then = max(full_at, now) + MINUTE / per_minute
-    return None if then - now > MINUTE * (1 + 1e-9) else then
+    then = max(full_at, now) + period / rate
+    return None if then - now > period * (1 + 1e-9) else then
+
+
+class RecipientRule(Protocol):
+    """The recipients that a client may send to."""
+
+    def refusal(self, recipient: str) -> Reply | None:
+        """Return the reply that refuses a recipient, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Rights of a client that has logged in, and changes of its mail. `senders`: addresses in
+    MAIL and in From; None: any. `max_size_bytes`: None: as the intake."""
+
+    user: str
+    tenant: str | None
+    senders: SenderPatterns | None
+    max_size_bytes: int | None
+    fixes_up: bool
+    """True if what its header lacks is added."""
+
+    begins_mail: Callable[[], Reply | None]
+    """Counts a mail; returns the reply that refuses it, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +141,15 @@ class Rights:
     """True if a bare CR or LF in its mail becomes CRLF, and a NUL is left out; else the intake
     refuses the mail."""
 
+    must_log_in: bool = False
+    """True if it may send only once it has logged in."""
+
+    recipients: RecipientRule | None = None
+    """Of a client that may not relay: those it may send to all the same."""
+
+    submission: Submission | None = None
+    """Of a client that has logged in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -123,10 +158,14 @@ class Rules:
     relay_from: Networks = LOOPBACK
     early_input_from: Networks = NO_ADDRESS
     normalise_from: Networks = NO_ADDRESS
+    must_log_in: bool = False
+    recipients: RecipientRule | None = None
 
     def rights_of(self, address: str) -> Rights:
         return Rights(
             may_relay=address in self.relay_from,
             may_talk_early=address in self.early_input_from,
             normalises_line_ends=address in self.normalise_from,
+            must_log_in=self.must_log_in,
+            recipients=self.recipients,
         )

@@ -5,6 +5,8 @@ Lenient where a strict parser would only refuse mail that other servers accept (
 bare CR, LF or NUL, no address without its angle brackets.
 Source: RFC 5321 4.1; RFC 1870; RFC 3461 4; RFC 6152; RFC 6531 3; RFC 6533 3."""
 
+import base64
+import binascii
 import re
 from typing import NamedTuple
 
@@ -16,6 +18,10 @@ from postroad.errors import InvalidInput, InvalidMail
 MAX_LINE = 4096
 """Octets of a command without its CRLF. RFC 5321 4.5.3.1.4 allows 512, and every extension adds to
 it; ORCPT alone adds 500."""
+
+MAX_RESPONSE = 16 * 1024
+"""Octets of a line where clients log in: a response in base64 has up to 12,288 (RFC 4954 4), and a
+token may be as long."""
 
 _COMMAND = re.compile(rb"([A-Za-z]{3,10})(?:[ \t]++([^\r\n\0]*+))?")
 """Possessive: without that, a line of blanks that does not match is split in every possible way."""
@@ -72,13 +78,16 @@ def split_command(line: bytes) -> tuple[str, str]:
         raise Refused(501, "5.5.4 the command is not UTF-8") from None
 
 
-def parse_mail(argument: str) -> MailFrom:
-    """Parse the argument of MAIL. Raises: Refused."""
+def parse_mail(argument: str, *, offers_auth: bool = False) -> MailFrom:
+    """Parse the argument of MAIL. With `offers_auth`, AUTH= may stand in it, and has no effect: the
+    client says for whom it sends, and this server hands that to no other (RFC 4954 5). Raises:
+    Refused."""
     ordinary = _ORDINARY_FROM.fullmatch(argument)
     if ordinary is not None:
         return MailFrom(ordinary[1])
     path, parameters = _split_path("FROM", argument)
-    values = _parameters(parameters, ("SIZE", "BODY", "SMTPUTF8", "RET", "ENVID"))
+    known = ("SIZE", "BODY", "SMTPUTF8", "RET", "ENVID")
+    values = _parameters(parameters, (*known, "AUTH") if offers_auth else known)
     utf8 = "SMTPUTF8" in values
     if values.get("SMTPUTF8"):
         raise Refused(501, "5.5.4 SMTPUTF8 takes no value")
@@ -116,6 +125,22 @@ def parse_rcpt(argument: str, *, utf8: bool) -> RcptTo:
     if not NOTIFY.issuperset(notify) or ("NEVER" in notify and len(notify) > 1):
         raise Refused(501, "5.5.4 NOTIFY is NEVER, or a list of SUCCESS, FAILURE, DELAY")
     return RcptTo(recipient, RecipientDsn(notify, _original_recipient(values.get("ORCPT"))))
+
+
+def decode_initial(text: str) -> bytes | None:
+    """Return the initial response of AUTH, which is `=` where it is empty; None: there is none.
+    Raises: Refused."""
+    if not text:
+        return None
+    return b"" if text == "=" else decode_response(text.encode())
+
+
+def decode_response(line: bytes) -> bytes:
+    """Return a response to a challenge, without base64. Raises: Refused."""
+    try:
+        return base64.b64decode(line, validate=True)
+    except binascii.Error:
+        raise Refused(501, "5.5.2 the response is not base64") from None
 
 
 def _split_path(keyword: str, argument: str) -> tuple[str, str]:

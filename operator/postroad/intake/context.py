@@ -7,22 +7,31 @@ Bounds on the time of a client: for a command, for a mail, for its session. Pure
 
 Times are seconds of the event loop's clock."""
 
+from __future__ import annotations
+
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from prometheus_client import Counter
 
 from postroad.domain.smtp.replies import Reply
+from postroad.domain.values.networks import NO_ADDRESS, Networks
 from postroad.intake import clients, dialogue, reply_texts
-from postroad.intake.clients import Rules
-from postroad.intake.dialogue import Offer
+from postroad.intake.clients import Rights, Rules
+from postroad.intake.dialogue import LoginRequest, Offer
+from postroad.intake.logins.results import WRONG, Ask, LoginClient
+from postroad.intake.submission import Permissions, with_login
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
 from postroad.smtp.wire import HandshakeFailed
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIENTS, of_queue
+
+if TYPE_CHECKING:  # its libraries are those of the extra `intake`
+    from postroad.intake.logins.authenticator import Authenticator
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,7 @@ _REASONS: Mapping[Reply, str] = {
     clients.TOO_MANY_CONNECTIONS: "connections",
     clients.TOO_MANY_MAILS: "mails",
     reply_texts.NO_RELAYING: "relay",
+    WRONG: "login",
     reply_texts.TOO_SLOW: "slow",
     dialogue.TALKS_EARLY: "early",
     dialogue.NOT_SMTP: "http",
@@ -119,10 +129,29 @@ class IntakeContext:
     takes_long_lines: bool = False
     """True if a mail with a line of more than 998 octets is accepted."""
 
+    authenticator: Authenticator | None = None
+    permissions: Permissions | None = None
+    """Both are of a listener whose clients log in."""
+
+    proxies: Networks = NO_ADDRESS
+    """Proxies whose connections begin with the client's address."""
+
     _counters: dict[str, Counter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offer", replace(self.offer, tls=self.tls is not None))
+        mechanisms = () if self.authenticator is None else self.authenticator.mechanisms
+        offer = replace(self.offer, tls=self.tls is not None, mechanisms=mechanisms)
+        object.__setattr__(self, "offer", offer)
+
+    async def log_in(
+        self, request: LoginRequest, ask: Ask, client: LoginClient, rights: Rights
+    ) -> Rights:
+        """Carry a login out; return the rights of its user. Raises: LoginFailed, and what `ask`
+        raises."""
+        assert self.authenticator is not None
+        assert self.permissions is not None
+        user = await self.authenticator.log_in(request.mechanism, request.initial, ask, client)
+        return with_login(rights, self.permissions.of(user, client))
 
     def count(self, kind: str) -> None:
         """Count a mail by the kind of its reply: accepted, transient or permanent."""

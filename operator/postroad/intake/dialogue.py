@@ -13,7 +13,14 @@ from postroad.domain.mail.mail import DsnOptions, RecipientDsn
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
-from postroad.intake.commands import MailFrom, Refused, parse_mail, parse_rcpt, split_command
+from postroad.intake.commands import (
+    MailFrom,
+    Refused,
+    decode_initial,
+    parse_mail,
+    parse_rcpt,
+    split_command,
+)
 
 MAX_ERRORS = 20
 """Refused commands since the last accepted mail, after which the session ends, because the client
@@ -63,6 +70,9 @@ class Offer:
     """True if the queue's workers make reports. Else a client that hands NOTIFY over would stop
     reporting failures itself, and none would be reported. Source: RFC 3461 5.2."""
 
+    mechanisms: tuple[str, ...] = ()
+    """SASL mechanisms, offered under TLS alone. Source: RFC 4954."""
+
     greeting: Reply = field(init=False, repr=False, compare=False)
     helo: Reply = field(init=False, repr=False, compare=False)
     ehlo: Reply = field(init=False, repr=False, compare=False)
@@ -78,8 +88,9 @@ class Offer:
             "ENHANCEDSTATUSCODES",
             *(("DSN",) if self.dsn else ()),
         )
-        secured = Reply(250, extensions)
-        in_clear = Reply(250, (*extensions, "STARTTLS")) if self.tls else secured
+        auth = (f"AUTH {' '.join(self.mechanisms)}",) if self.mechanisms else ()
+        secured = Reply(250, (*extensions, *auth))
+        in_clear = Reply(250, (*extensions, *(("STARTTLS",) if self.tls else ())))
         object.__setattr__(self, "greeting", Reply(220, (f"{self.hostname} ESMTP",)))
         object.__setattr__(self, "helo", Reply(250, (self.hostname,)))
         object.__setattr__(self, "ehlo", in_clear)
@@ -92,10 +103,11 @@ class NextStep(Enum):
     NEXT_COMMAND = auto()
     READ_MAIL = auto()
     START_TLS = auto()
+    LOG_IN = auto()
     CLOSE = auto()
 
 
-NEXT_COMMAND, READ_MAIL, START_TLS, CLOSE = NextStep
+NEXT_COMMAND, READ_MAIL, START_TLS, LOG_IN, CLOSE = NextStep
 
 
 class Transaction(NamedTuple):
@@ -113,6 +125,14 @@ class Transaction(NamedTuple):
         return DsnOptions(self.mail_from.ret, self.mail_from.envid, self.dsn_of)
 
 
+class LoginRequest(NamedTuple):
+    """A login that a client begins. `initial`: its first response; None: it waits for the first
+    challenge."""
+
+    mechanism: str
+    initial: bytes | None
+
+
 ReplyAndStep = tuple[Reply, NextStep]
 Admission = Callable[[MailFrom], Reply | None]
 """Returns the reply that refuses a mail at MAIL, or None; 421 ends the session."""
@@ -121,6 +141,10 @@ _OK = Reply(250, ("2.0.0 ok",))
 _SENDER_OK = Reply(250, ("2.1.0 ok",))
 _RECIPIENT_OK = Reply(250, ("2.1.5 ok",))
 _GO_ON = Reply(354, ("end with <CRLF>.<CRLF>",))
+LOGGED_IN = Reply(235, ("2.7.0 logged in",))
+_LOG_IN_FIRST = Reply(530, ("5.7.0 log in first",))
+_TLS_FIRST = Reply(538, ("5.7.11 log in under TLS alone: begin with STARTTLS",))
+WRONG_SENDER = Reply(553, ("5.7.1 the user may not send from this address",))
 BYE = Reply(221, ("2.0.0 bye",))
 NOT_SMTP = Reply(421, ("4.7.0 this is a mail server",))
 TALKS_EARLY = Reply(554, ("5.5.0 wait for the reply before sending more",))
@@ -143,6 +167,9 @@ class Dialogue:
 
     is_secured: bool = False
     transaction: Transaction | None = None
+    login: LoginRequest | None = None
+    """The login that the session carries out."""
+
     errors: int = 0
     refused_recipients: int = 0
     idle_commands: int = 0
@@ -198,15 +225,27 @@ class Dialogue:
         self.finish()
         self.client_name, self.is_extended, self.is_secured = None, False, True
 
+    def logged_in(self, rights: Rights) -> Reply:
+        """Give the client the rights of its user, and return the reply."""
+        self.rights, self.login = rights, None
+        self.accepted()
+        return LOGGED_IN
+
+    def login_failed(self, reply: Reply) -> ReplyAndStep:
+        """Count a login that has not succeeded."""
+        self.login = None
+        return self._count(reply, NEXT_COMMAND)
+
     @property
     def protocol(self) -> str:
         """The protocol for `Received: … with`. Source: RFC 3848; RFC 6531 4.3."""
         mail_from = self.transaction.mail_from if self.transaction else None
-        if mail_from is not None and mail_from.utf8:
-            return "UTF8SMTPS" if self.is_secured else "UTF8SMTP"
-        if self.is_extended:
-            return "ESMTPS" if self.is_secured else "ESMTP"
-        return "SMTP"
+        is_utf8 = mail_from is not None and mail_from.utf8
+        if not (is_utf8 or self.is_extended):
+            return "SMTP"
+        base = "UTF8SMTP" if is_utf8 else "ESMTP"
+        secured, user = "S" * self.is_secured, "A" * (self.rights.submission is not None)
+        return base + secured + user
 
     def _idles_too_much(self) -> bool:
         self.idle_commands += 1
@@ -242,6 +281,8 @@ class Dialogue:
                 return BYE, CLOSE
             case "STARTTLS" if self.offer.tls:
                 return self._start_tls(argument)
+            case "AUTH" if self.offer.mechanisms:
+                return self._auth(argument)
             case "VRFY":
                 reply = Reply(252, ("2.5.0 cannot verify, send and see",))
                 return reply, NEXT_COMMAND
@@ -263,9 +304,17 @@ class Dialogue:
             raise Refused(503, "5.5.1 say EHLO first")
         if self._mail_from is not None:
             return _NEEDLESS
-        mail_from = parse_mail(argument)
-        if mail_from.size_bytes is not None and mail_from.size_bytes > self.offer.max_size_bytes:
+        if self.rights.must_log_in:
+            return _LOG_IN_FIRST
+        mail_from = parse_mail(argument, offers_auth=bool(self.offer.mechanisms))
+        if mail_from.size_bytes is not None and mail_from.size_bytes > self.max_size_bytes:
             raise Refused(552, "5.3.4 the mail is larger than accepted")
+        if (submission := self.rights.submission) is not None:
+            senders = submission.senders
+            if senders is not None and senders.match(mail_from.sender) is None:
+                return WRONG_SENDER
+            if (refusal := submission.begins_mail()) is not None:
+                return refusal
         if self.admission is not None and (refusal := self.admission(mail_from)) is not None:
             return TOO_IDLE if self._idles_too_much() else refusal
         self._mail_from = mail_from
@@ -275,10 +324,11 @@ class Dialogue:
         if self._mail_from is None:
             return _NEEDLESS
         wanted = parse_rcpt(argument, utf8=self._mail_from.utf8)
-        if not self.rights.may_relay:
-            return reply_texts.NO_RELAYING
-        if "@" not in wanted.recipient:  # the bare postmaster is this host's (RFC 5321 4.5.1)
+        is_bare = "@" not in wanted.recipient
+        if is_bare:  # the bare postmaster is this host's (RFC 5321 4.5.1)
             wanted = wanted._replace(recipient=f"{wanted.recipient}@{self.offer.hostname}")
+        if not self.rights.may_relay and (refusal := self._refusal_of(wanted.recipient, is_bare)):
+            return refusal
         is_known = wanted.recipient in self._recipients
         if is_known or len(self._recipients) >= self.offer.max_recipients:
             if self._overshoots():
@@ -286,6 +336,12 @@ class Dialogue:
             return _RECIPIENT_OK if is_known else _TOO_MANY_RECIPIENTS
         self._recipients[wanted.recipient] = wanted.dsn
         return _RECIPIENT_OK
+
+    def _refusal_of(self, recipient: str, is_bare: bool) -> Reply | None:
+        recipients = self.rights.recipients
+        if recipients is None:
+            return reply_texts.NO_RELAYING
+        return None if is_bare else recipients.refusal(recipient)
 
     def _overshoots(self) -> bool:
         """Count an RCPT that adds no recipient; return whether these are too many."""
@@ -307,6 +363,27 @@ class Dialogue:
             {recipient: dsn for recipient, dsn in self._recipients.items() if dsn is not None},
         )
         return _GO_ON, READ_MAIL
+
+    @property
+    def max_size_bytes(self) -> int:
+        """Octets of the client's largest mail."""
+        submission = self.rights.submission
+        if submission is None or submission.max_size_bytes is None:
+            return self.offer.max_size_bytes
+        return min(submission.max_size_bytes, self.offer.max_size_bytes)
+
+    def _auth(self, argument: str) -> ReplyAndStep:
+        if not self.is_secured:
+            return _TLS_FIRST, NEXT_COMMAND
+        if self.client_name is None:
+            raise Refused(503, "5.5.1 say EHLO first")
+        if self.rights.submission is not None or self._mail_from is not None:
+            return _NEEDLESS, NEXT_COMMAND
+        mechanism, _, initial = argument.partition(" ")
+        if mechanism.upper() not in self.offer.mechanisms:
+            raise Refused(504, "5.5.4 this mechanism is not offered")
+        self.login = LoginRequest(mechanism.upper(), decode_initial(initial))
+        return _GO_ON, LOG_IN
 
     def _start_tls(self, argument: str) -> ReplyAndStep:
         if argument:

@@ -26,6 +26,7 @@ from postroad.domain.smtp.next_hops import address_literal
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import StoreFull
 from postroad.intake import reply_texts
+from postroad.intake.submitted_header import SubmittedHeader
 
 MAX_RECEIVED_FIELDS = 100
 """`Received:` fields of a mail that counts as looping. Source: RFC 5321 6.3."""
@@ -81,7 +82,8 @@ SPILLED_BYTES = 64 * 1024
 class MessageBuffer:
     """Appends content to `first`, which does not count as size. The caller calls `discard` in the
     end. The file is in `folder`, without a name, so that a process that is killed leaves none;
-    `has_room` returns whether so many octets may be written there."""
+    `has_room` returns whether so many octets may be written there; `header` checks and completes
+    the header."""
 
     def __init__(
         self,
@@ -92,6 +94,7 @@ class MessageBuffer:
         has_room: Callable[[int], bool] = lambda _: True,
         normalises_line_ends: bool = False,
         takes_long_lines: bool = False,
+        header: SubmittedHeader | None = None,
     ) -> None:
         self.size_bytes = 0
         self.problem: StoreFull | None = None
@@ -103,6 +106,7 @@ class MessageBuffer:
         self._kept: bytearray | bytes = bytearray(first)
         self._unstuffer, self._hops = Unstuffer(normalises_line_ends), HopCounter()
         self._takes_long_lines = takes_long_lines
+        self._header = header
         self._scanner = Scanner()
         self._shape: Shape | None = None
         self._file: FileIO | None = None
@@ -126,6 +130,8 @@ class MessageBuffer:
         content, rest = self._unstuffer.feed(chunk)
         self._hops.feed(content)
         self.size_bytes += len(content)
+        if self._header is not None:
+            content = self._header.feed(content, is_end=rest is not None)
         if self.size_bytes > self._limit:
             self.discard()
         elif self.problem is None:
@@ -157,6 +163,8 @@ class MessageBuffer:
         """Return the reply that refuses the mail, or None."""
         if self.is_too_large:
             return reply_texts.TOO_LARGE
+        if self._header is not None and self._header.refusal is not None:
+            return self._header.refusal
         if self.shape.bare_line_ends:
             return reply_texts.BARE_LINE_ENDS
         if self.shape.has_nul:

@@ -4,13 +4,14 @@ A mail is answered with 250 only after `enqueue` of the queue returned."""
 
 from functools import partial
 
-from postroad.domain.mail.mail import Mail, Origin
+from postroad.domain.mail.mail import NO_ATTRIBUTES, TENANT, Mail, Origin
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import reply_texts
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Dialogue
 from postroad.intake.message_buffer import MessageBuffer, trace_field
+from postroad.intake.submitted_header import SubmittedHeader
 from postroad.telemetry.logs import logger
 
 _log = logger("intake")
@@ -29,19 +30,27 @@ class Reception:
         self._transaction = dialogue.transaction
         self._name = f"{context.randomness.bits(64):016x}"
         self._origin = Origin(dialogue.client_name, client, dialogue.protocol)
+        self._max_size_bytes = dialogue.max_size_bytes
+        self._submission = dialogue.rights.submission
+        now, hostname = context.clock.now(), context.offer.hostname
+        header = None
+        if (its := self._submission) is not None:
+            message_id = f"{self._name}@{hostname.strip('[]')}" if its.fixes_up else None
+            header = SubmittedHeader(its.senders, message_id, now)
         self.buffer = MessageBuffer(
-            context.offer.max_size_bytes,
-            trace_field(self._origin, context.offer.hostname, self._name, context.clock.now()),
+            self._max_size_bytes,
+            trace_field(self._origin, hostname, self._name, now),
             context.queue.incoming,
             has_room=partial(context.queue.has_room, is_taken=True),
             normalises_line_ends=dialogue.rights.normalises_line_ends,
             takes_long_lines=context.takes_long_lines,
+            header=header,
         )
 
     @property
     def is_far_too_large(self) -> bool:
         """True if the session closes instead of reading the mail to its end."""
-        return self.buffer.size_bytes > MAX_DROPPED * self._context.offer.max_size_bytes
+        return self.buffer.size_bytes > MAX_DROPPED * self._max_size_bytes
 
     async def enqueue(self) -> Reply:
         """Enqueue the mail that was read, count it, and return the reply to it."""
@@ -73,12 +82,14 @@ class Reception:
         return reply_texts.accepted(enqueue_id)
 
     def _mail(self) -> Mail:
-        transaction = self._transaction
+        transaction, submission = self._transaction, self._submission
+        tenant = None if submission is None else submission.tenant
         return Mail(
             transaction.mail_from.sender,
             transaction.recipients,
             self.buffer.content,
             name=self._name,
+            attributes=NO_ATTRIBUTES if tenant is None else {TENANT: tenant},
             origin=self._origin,
             dsn=transaction.dsn,
         ).of_shape(self.buffer.shape)

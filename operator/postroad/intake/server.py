@@ -20,9 +20,10 @@ from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.commands import MailFrom
 from postroad.intake.context import IntakeContext
 from postroad.intake.message_buffer import MEMORY_BYTES
+from postroad.intake.proxy_protocol import read_client
 from postroad.intake.sessions import IntakeSession
 from postroad.smtp.server import RunQueue, ServingWire, accept, accept_tls, limit_unread
-from postroad.smtp.wire import ConnectionLost, HandshakeFailed, address_of
+from postroad.smtp.wire import ConnectionLost, HandshakeFailed, WireError, address_of
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS
 
@@ -86,6 +87,14 @@ PAUSE_SECONDS = 1.0
 """After an `accept` that failed for want of descriptors or memory."""
 
 
+class Listening:
+    """A listener: what its sessions share, and whether connections begin with TLS."""
+
+    def __init__(self, context: IntakeContext, *, is_tls: bool) -> None:
+        self.context, self.is_tls = context, is_tls
+        self.rights_of = lru_cache(REMEMBERED_CLIENTS)(context.rules.rights_of)
+
+
 class SmtpServer:
     """Listens on its sockets, and runs a session for every client."""
 
@@ -99,16 +108,18 @@ class SmtpServer:
         self._context = context
         self._max_sessions = max_sessions
         self._clients = Clients(client_limits or ClientLimits())
-        self._rights_of = lru_cache(REMEMBERED_CLIENTS)(context.rules.rights_of)
         self._sessions: dict[asyncio.Task[None], tuple[ServingWire, IntakeSession]] = {}
         self._run_queue = RunQueue()
         self._loop = self._run_queue.loop
         self._making_room: asyncio.TimerHandle | None = None
         self._handshakes: dict[asyncio.Task[None], float] = {}
-        """Sessions in the TLS handshake before the greeting, and since when."""
+        """Clients in the TLS handshake before the greeting, or behind a proxy that has not sent
+        their address yet, and since when."""
 
-        self._listening: dict[socket.socket, bool] = {}
-        """Socket → whether its connections begin with TLS."""
+        self._hearing = 0
+        """Connections of proxies that have not sent an address yet."""
+
+        self._listening: dict[socket.socket, Listening] = {}
 
         self._is_accepting = False
         self._is_draining = False
@@ -124,12 +135,17 @@ class SmtpServer:
         _log.info("listening", queue=self._context.queue.name, address=f"{host}:{port}", tls=tls)
         return port
 
-    def listen_on(self, *listening: socket.socket, tls: bool = False) -> None:
-        """Accept clients on sockets, which other processes may share. `drain` closes them."""
+    def listen_on(
+        self, *listening: socket.socket, tls: bool = False, context: IntakeContext | None = None
+    ) -> None:
+        """Accept clients on sockets, which other processes may share. `drain` closes them.
+        `context`: of sessions that begin at these sockets; None: the server's own. Called again
+        with sockets that it knows, sessions that begin later have the new context."""
         self._accept_or_not(is_paused=True)
+        listener = Listening(context or self._context, is_tls=tls)
         for each in listening:
             each.setblocking(False)
-            self._listening[each] = tls
+            self._listening[each] = listener
         self._accept_or_not()
 
     @property
@@ -160,7 +176,7 @@ class SmtpServer:
     def _accept_or_not(self, *, is_paused: bool = False) -> None:
         """Accept while there is room. Not asyncio's own server, because it accepts without end, and
         one process of several would get all clients of a burst."""
-        has_room = len(self._sessions) < self._max_sessions
+        has_room = len(self._sessions) + self._hearing < self._max_sessions
         if not has_room and self._making_room is None:
             self._make_room()
         accepts = has_room and not is_paused and not self._is_draining
@@ -177,7 +193,7 @@ class SmtpServer:
     def _make_room(self) -> None:
         """End stalled sessions, every ROOM_SECONDS while the intake is full."""
         self._making_room = None
-        if len(self._sessions) < self._max_sessions or self._is_draining:
+        if len(self._sessions) + self._hearing < self._max_sessions or self._is_draining:
             return
         loop = self._loop
         stalled = [session for _, session in self._sessions.values() if session.is_stalled]
@@ -205,30 +221,73 @@ class SmtpServer:
             self._accept_or_not(is_paused=True)
             self._loop.call_later(PAUSE_SECONDS, self._accept_or_not)
             return
-        self._welcome(connection, address_of(peer), is_tls=self._listening[listening])
+        address, listener = address_of(peer), self._listening[listening]
+        if address in listener.context.proxies:
+            hearing = self._loop.create_task(self._hear(connection, listener))
+            self._handshakes[hearing] = self._loop.time()
+            self._hearing += 1
+            hearing.add_done_callback(self._heard)
+            self._accept_or_not()
+        else:
+            self._welcome(connection, address, listener)
 
-    def _welcome(self, connection: socket.socket, address: str, *, is_tls: bool) -> None:
+    async def _hear(self, connection: socket.socket, listener: Listening) -> None:
+        """Serve the client whose address a proxy sends."""
+        try:
+            address = await read_client(connection, listener.context.timeouts.tls)
+        except WireError as error:
+            connection.close()
+            _log.info("proxy refused", queue=self._context.queue.name, error=str(error))
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+        else:
+            # Without an address the proxy itself has connected, to see whether this server lives.
+            client = address or address_of(connection.getpeername())
+            self._welcome(connection, client, listener, is_proxied=True)
+
+    def _heard(self, hearing: asyncio.Task[None]) -> None:
+        del self._handshakes[hearing]
+        self._hearing -= 1
+        if not hearing.cancelled() and (error := hearing.exception()) is not None:
+            _log.error("unexpected error behind a proxy", exc_info=error)
+        self._accept_or_not()
+
+    def _welcome(
+        self,
+        connection: socket.socket,
+        address: str,
+        listener: Listening,
+        *,
+        is_proxied: bool = False,
+    ) -> None:
         refusal = self._clients.connected(address, self._loop.time())
         if refusal is not None:
             self._context.client_refused(refusal, address, set())
             with connection, suppress(OSError):
-                if not is_tls:  # a client that begins TLS cannot read a reply in clear
+                if not listener.is_tls:  # a client that begins TLS cannot read a reply in clear
                     connection.send(refusal.encode(), socket.MSG_DONTWAIT)
             return
         wire = ServingWire(self._run_queue)
-        rights = self._rights_of(address)
-        session = IntakeSession(wire, self._context, rights, partial(self._admit, address))
-        running = self._loop.create_task(self._serve(connection, wire, session, is_tls=is_tls))
+        if is_proxied:
+            wire.client_address = address
+        rights = listener.rights_of(address)
+        session = IntakeSession(wire, listener.context, rights, partial(self._admit, address))
+        running = self._loop.create_task(self._serve(connection, wire, session, listener))
         self._sessions[running] = wire, session
         running.add_done_callback(partial(self._forget, address))
         self._accept_or_not()
 
     async def _serve(
-        self, connection: socket.socket, wire: ServingWire, session: IntakeSession, *, is_tls: bool
+        self,
+        connection: socket.socket,
+        wire: ServingWire,
+        session: IntakeSession,
+        listener: Listening,
     ) -> None:
         try:
-            if is_tls:
-                await self._shake_hands(connection, wire)
+            if listener.is_tls:
+                await self._shake_hands(connection, wire, listener.context)
             else:
                 await accept(connection, wire)
         except HandshakeFailed as error:
@@ -238,8 +297,10 @@ class SmtpServer:
             return  # the client has left
         await session.run()
 
-    async def _shake_hands(self, connection: socket.socket, wire: ServingWire) -> None:
-        context, session = self._context, asyncio.current_task()
+    async def _shake_hands(
+        self, connection: socket.socket, wire: ServingWire, context: IntakeContext
+    ) -> None:
+        session = asyncio.current_task()
         assert context.tls is not None
         assert session is not None
         self._handshakes[session] = self._loop.time()

@@ -3,16 +3,19 @@
 Commands and content are processed within the event loop's call that brings them (serving.py); the
 session's task does what has to wait."""
 
+import base64
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
-from postroad.intake.commands import MAX_LINE
+from postroad.intake.commands import MAX_LINE, MAX_RESPONSE, Refused, decode_response
 from postroad.intake.context import Deadlines, IntakeContext
 from postroad.intake.dialogue import (
     BYE,
+    CLOSE,
+    LOG_IN,
     NEXT_COMMAND,
     READ_MAIL,
     START_TLS,
@@ -20,6 +23,8 @@ from postroad.intake.dialogue import (
     Dialogue,
     NextStep,
 )
+from postroad.intake.logins import results
+from postroad.intake.logins.results import LoginClient, LoginFailed
 from postroad.intake.reception import Reception
 from postroad.smtp.server import AGAIN, DONE, WAIT, RoundResult, ServingWire
 from postroad.smtp.wire import (
@@ -61,6 +66,8 @@ class IntakeSession:
         self._timeouts = context.timeouts
         self._deadlines = Deadlines(context.timeouts, wire.now())
         self._dialogue = Dialogue(context.offer, rights, admission)
+        self._max_line = MAX_LINE if context.authenticator is None else MAX_RESPONSE
+        self._response: bytes | None = None
         self._go_ahead = Reply(220)
         """The reply to STARTTLS. The task sends it just before it starts TLS: a client that had it
         earlier would begin its handshake while this side still reads commands."""
@@ -127,7 +134,7 @@ class IntakeSession:
         result = AGAIN
         for _ in range(BURST):
             try:
-                line = wire.next_line(MAX_LINE)
+                line = wire.next_line(self._max_line)
                 if line is None:
                     result = WAIT
                     break
@@ -147,7 +154,7 @@ class IntakeSession:
             result = self._begin(step, reply)  # end the loop: the next octets are no command
             if step is START_TLS:
                 self._go_ahead = reply
-            else:
+            elif step is not LOG_IN:  # whose challenges and reply the task sends
                 replies.append(reply.encode())
             break
         if replies:
@@ -160,7 +167,7 @@ class IntakeSession:
             self._begin_mail()
             self._wire.expect_content()
             return AGAIN if self._wire.has_unread else WAIT
-        self._next = IntakeSession._secure if step is START_TLS else IntakeSession._leave
+        self._next = _STEPS.get(step, IntakeSession._leave)
         self._has_quit = reply is BYE
         return DONE
 
@@ -197,6 +204,47 @@ class IntakeSession:
             self._context.handshake_failed(error)
             raise
         self._dialogue.secured()
+
+    async def _log_in(self) -> None:
+        """Carry a login out, and reply to it."""
+        dialogue, wire = self._dialogue, self._wire
+        request = dialogue.login
+        assert request is not None
+        client = LoginClient(wire.peer_address or "", wire.channel_binding())
+        try:
+            rights = await self._context.log_in(request, self._ask, client, dialogue.rights)
+        except LoginFailed as error:
+            reply, step = dialogue.login_failed(error.reply)
+            self._note(reply)
+            self._is_over = step is CLOSE
+        else:
+            reply = dialogue.logged_in(rights)
+            self._deadlines.progressed(wire.now())
+        await wire.write(reply.encode(), self._timeouts.command)
+        if self._is_over:
+            await self._leave()
+
+    async def _ask(self, challenge: bytes) -> bytes:
+        """Send a challenge; return the response. Raises: LoginFailed, WireError."""
+        line = b"334 " + base64.b64encode(challenge) + b"\r\n"
+        await self._wire.write(line, self._timeouts.command)
+        try:
+            await self._wire.serve(self._take_response, *self._time())
+        except LineTooLong:
+            raise LoginFailed(results.TOO_LONG) from None
+        response, self._response = self._response, None
+        if response == b"*":
+            raise LoginFailed(results.CANCELLED)
+        try:
+            return decode_response(response or b"")
+        except Refused as error:
+            raise LoginFailed(error.reply) from None
+
+    def _take_response(self) -> RoundResult:
+        if self._wire.is_interrupted:
+            raise _Interrupted
+        self._response = self._wire.next_line(MAX_RESPONSE)
+        return WAIT if self._response is None else DONE
 
     async def _leave(self) -> None:
         self._is_over = True
@@ -255,3 +303,6 @@ class IntakeSession:
             command=verb,
             reply=str(reply),
         )
+
+
+_STEPS = {START_TLS: IntakeSession._secure, LOG_IN: IntakeSession._log_in}

@@ -27,6 +27,10 @@ class LongLines(Enum):
 class Intake(Section):
     """The intake, and the limits of its clients."""
 
+    file: Path | None = None
+    """File of intake: listeners by role, users, rules, domains. Absent: one listener, by the
+    variables below."""
+
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """The address to listen on; `*`: all of both families."""
 

@@ -10,16 +10,19 @@ are.
 Certificates are renewed while a pod runs: cert-manager writes the Secret, and the kubelet swaps a
 symlink to a new folder. To check the files costs two system calls for each TLS handshake."""
 
+from __future__ import annotations
+
 import asyncio
 import math
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import Enum, auto
 from pathlib import Path
+from typing import Any
 
 from postroad.errors import InvalidSettings
 from postroad.file_stamps import FileStamp, stamp_of
@@ -32,7 +35,7 @@ from postroad.smtp.wire import (
     WireError,
 )
 from postroad.telemetry.logs import logger
-from postroad.tls import server_context
+from postroad.tls import ServerContext, server_context
 
 CHUNK = 64 * 1024
 """Octets of content that are read at a time."""
@@ -138,6 +141,19 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         self._timeout, self._latest = timedelta(), math.inf
         self.is_interrupted = False
         """True if this side wants to end the session; `take` reads it."""
+
+        self.client_address: str | None = None
+        """The client's address, where a proxy has said it."""
+
+    @property
+    def peer_address(self) -> str | None:
+        """The client's address, also behind a proxy that says it."""
+        return self.client_address or super().peer_address
+
+    def channel_binding(self) -> str | None:
+        """Return the certificate that this side has shown, None without TLS."""
+        connection = self._transport and self._transport.get_extra_info("ssl_object")
+        return getattr(connection and connection.context, "certificate", None) or None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -354,11 +370,18 @@ _log = logger("tls")
 
 
 class ServerCertificate:
-    """A certificate with its chain, and its key (None: in the same file). Raises: InvalidSettings
-    when they cannot be used at the start."""
+    """A certificate with its chain, and its key (None: in the same file). `others`: by name of the
+    server, in lower case (`*.example.org`: one label), the certificates for clients that ask for it
+    (RFC 6066 3). Raises: InvalidSettings when they cannot be used at the start."""
 
-    def __init__(self, certificate: Path, key: Path | None = None) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path | None = None,
+        others: Mapping[str, ServerCertificate] | None = None,
+    ) -> None:
         self._certificate, self._key = certificate, key
+        self._others = others or {}
         try:
             self._seen = self._stamps()  # before reading, else a change meanwhile stays unseen
             self._context = self._read()
@@ -366,12 +389,12 @@ class ServerCertificate:
             key_file = "its key in the same file" if key is None else f"the key {key}"
             raise InvalidSettings(
                 f"the certificate {certificate} with {key_file} cannot be used: {error}",
-                hint="name a PEM file of the certificate and its chain with "
-                "POSTROAD_INTAKE_TLS_CERTIFICATE, and of its unencrypted key with "
-                "POSTROAD_INTAKE_TLS_KEY",
+                hint="name a PEM file of the certificate and its chain, and one of its unencrypted "
+                "key: POSTROAD_INTAKE_TLS_CERTIFICATE and POSTROAD_INTAKE_TLS_KEY, or "
+                "`certificates` of a listener",
             ) from error
 
-    def context(self) -> ssl.SSLContext:
+    def context(self) -> ServerContext:
         """Return the TLS context of a session that begins now. Files that cannot be used are logged
         as an error, once for each change, and the last certificate stays in use."""
         seen = self._stamps()
@@ -392,5 +415,15 @@ class ServerCertificate:
     def _stamps(self) -> tuple[FileStamp, ...]:
         return tuple(map(stamp_of, (self._certificate, self._key or self._certificate)))
 
-    def _read(self) -> ssl.SSLContext:
-        return server_context(self._certificate, self._key)
+    def _read(self) -> ServerContext:
+        context = server_context(self._certificate, self._key)
+        if self._others:
+            context.sni_callback = self._choose
+        return context
+
+    def _choose(self, connection: Any, name: str | None, _: ssl.SSLContext) -> None:
+        wanted = (name or "").lower()
+        parent = f"*.{wanted.partition('.')[2]}"
+        other = self._others.get(wanted) or self._others.get(parent)
+        if other is not None:
+            connection.context = other.context()

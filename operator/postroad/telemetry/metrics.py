@@ -188,6 +188,15 @@ DELIVERY_READS = Counter(
     "Changes of the file of delivery, or of one that it names, that a process read.",
     ["result"],  # result: used, refused (what was read before stays)
 )
+INTAKE_REFUSED = Gauge(
+    "postroad_intake_file_refused",
+    "1 while the file of intake, or one that it names, cannot be used as it is now.",
+)
+INTAKE_READS = Counter(
+    "postroad_intake_file_reads_total",
+    "Changes of the file of intake, or of one that it names, that a process read.",
+    ["result"],  # result: used, refused (what was read before stays)
+)
 DELIVERY_SECONDS = Histogram(
     "postroad_delivery_duration_seconds",
     "Time of one transmission.",
@@ -203,7 +212,12 @@ REFUSED_CLIENTS = Counter(
     "postroad_refused_clients_total",
     "Client connections on which the intake refused something, once for each reason.",
     ["namespace", "name", "reason"],
-    # reason: sessions, connections, mails, relay, early, http, errors, slow, idle
+    # reason: sessions, connections, mails, relay, login, early, http, errors, slow, idle
+)
+LOGINS = Counter(
+    "postroad_intake_logins_total",
+    "Logins of clients of the intake.",
+    ["mechanism", "result"],  # result: accepted, refused, unavailable
 )
 SESSIONS = Gauge("postroad_intake_sessions", "SMTP sessions that are open.")
 FAILED_HANDSHAKES = Counter(

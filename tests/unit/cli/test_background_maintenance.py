@@ -36,7 +36,7 @@ async def test_an_intake_maintains_its_queue_because_no_worker_may_run(
     maintained: asyncio.Queue[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    running = asyncio.create_task(intake._receive(SETTINGS, "memory://q", True))
+    running = asyncio.create_task(intake._receive(SETTINGS, "memory://q", True, None))
 
     assert await asyncio.wait_for(maintained.get(), 60) == "memory.q"
     while "listening" not in caplog.messages:
@@ -55,7 +55,7 @@ async def test_a_receiver_leaves_maintenance_to_its_parent(
     monkeypatch.setattr(intake, "STANDARD_INPUT", parent)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         inherited = listening.dup()
-        work = intake._receive(SETTINGS, "memory://q", True, {inherited.detach(): False})
+        work = intake._receive(SETTINGS, "memory://q", True, None, [("smtp", inherited.detach())])
         running = asyncio.create_task(work)
         while "listening" not in capsys.readouterr().out:
             assert not running.done(), running

@@ -11,7 +11,6 @@ from postroad.cli.processes.intake import certificate_of, log_rules, rules_of, w
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings
 from postroad.settings import Settings, from_environment
-from postroad.settings.intake import Intake
 
 
 def test_an_intake_listens_on_loopback_and_relays_for_loopback_by_default() -> None:
@@ -91,9 +90,8 @@ async def test_the_start_logs_the_networks_and_warns_of_an_open_relay(
     networks: str, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "postroad.intake")
-    section = Intake(relay_from=Networks.parse(networks))
     async with open_queue("memory://q", create=True) as queue:
-        log_rules(queue, section)
+        log_rules(queue, Networks.parse(networks))
 
     said = [(each.levelname, vars(each)["networks"]) for each in caplog.records]
     expected = str(Networks.parse(networks))

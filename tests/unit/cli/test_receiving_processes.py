@@ -61,7 +61,7 @@ async def test_a_receiver_whose_parent_goes_ends_though_its_queue_never_opens(
     if is_gone:
         parent.end()
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        work = intake._receive(SETTINGS, "memory://q", False, {listening.fileno(): False})
+        work = intake._receive(SETTINGS, "memory://q", False, None, [("smtp", listening.fileno())])
         await asyncio.wait_for(work, 60)
 
     assert len(tried) <= 1, "no process is left that needs it"
@@ -96,7 +96,7 @@ async def test_a_receiver_that_ends_by_itself_ends_its_parent(
 
     with pytest.raises(ReceiverEnded):
         await asyncio.wait_for(
-            receive_in_children(await this_process(), SETTINGS, "memory://q", 2), 20
+            receive_in_children(await this_process(), SETTINGS, "memory://q", None, 2), 20
         )
 
 
@@ -114,7 +114,7 @@ async def test_a_process_stopped_before_its_receivers_listen_ends_in_good_order(
     this = await this_process()
     this.stop.set()
 
-    await asyncio.wait_for(receive_in_children(this, SETTINGS, "memory://q", 2), 60)
+    await asyncio.wait_for(receive_in_children(this, SETTINGS, "memory://q", None, 2), 60)
 
     assert len(started) == 2
     assert None not in [child.returncode for child in started], "none of them is left running"

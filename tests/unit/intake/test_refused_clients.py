@@ -12,7 +12,7 @@ from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import ClientLimits
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.server import SmtpServer
+from postroad.intake.server import Listening, SmtpServer
 from postroad.ports.mail_queue import MailQueue
 from support.recording_queue import RecordingQueue
 
@@ -38,7 +38,8 @@ async def test_the_intake_waits_for_no_client_that_it_refuses() -> None:
     )
     server = SmtpServer(context, client_limits=ClientLimits(sessions=0))
     served, client = full_connection()
-    refusing = Thread(target=server._welcome, args=(served, "192.0.2.1"), kwargs={"is_tls": False})
+    listener = Listening(context, is_tls=False)
+    refusing = Thread(target=server._welcome, args=(served, "192.0.2.1", listener))
 
     refusing.start()
     await asyncio.to_thread(refusing.join, LONG)

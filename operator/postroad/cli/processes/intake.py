@@ -12,9 +12,11 @@ import socket
 import sys
 from asyncio.subprocess import PIPE
 from asyncio.subprocess import Process as Child
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,6 +27,12 @@ from postroad.bootstrap.transports import hostname_of
 from postroad.cli.options import LISTEN, NETWORKS, queue_option
 from postroad.cli.processes import long_running
 from postroad.cli.processes.event_loop import within_descriptors
+from postroad.cli.processes.intake_listeners import (
+    FileListeners,
+    FollowedIntake,
+    IntakeDocument,
+    ListenerAddress,
+)
 from postroad.cli.processes.long_running import INTAKE_MAINTENANCE_INTERVAL
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
@@ -33,6 +41,7 @@ from postroad.intake.clients import ClientLimits, Rules
 from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer, listening_on
+from postroad.intake_settings.listeners import ListenerRole
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
 from postroad.settings.intake import BareLineEnds, Intake, LongLines
@@ -42,7 +51,6 @@ from postroad.telemetry.logs import logger
 _log = logger("intake")
 
 STANDARD_INPUT = 0
-NONE_INHERITED: Mapping[int, bool] = {}
 
 
 listen_option = click.option(
@@ -52,6 +60,13 @@ listen_option = click.option(
     help="Address to listen on (or POSTROAD_INTAKE_HOST and POSTROAD_INTAKE_PORT; default: "
     "127.0.0.1:2525). *:PORT is that port of all addresses. Addresses other than loopback need "
     "--relay-from.",
+)
+intake_option = click.option(
+    "--intake",
+    "intake_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of intake in YAML: listeners by role, users, rules, domains (or "
+    "POSTROAD_INTAKE_FILE), instead of --listen and --relay-from.",
 )
 relay_from_option = click.option(
     "--relay-from",
@@ -66,38 +81,53 @@ relay_from_option = click.option(
 @queue_option
 @listen_option
 @relay_from_option
+@intake_option
 @click.option("--create", is_flag=True, help="Create the queue, or what it lacks.")
-@click.option("--inherited", type=click.IntRange(3), multiple=True, hidden=True)
-@click.option("--inherited-tls", type=click.IntRange(3), multiple=True, hidden=True)
+@click.option("--inherited", type=(str, click.IntRange(3)), multiple=True, hidden=True)
 @click.option("--lock", type=click.IntRange(3), hidden=True)
 def intake(
     url: str,
     listen: str | None,
     relay_from: Networks | None,
+    intake_file: Path | None,
     create: bool,
-    inherited: tuple[int, ...],
-    inherited_tls: tuple[int, ...],
+    inherited: tuple[tuple[str, int], ...],
     lock: int | None,
 ) -> None:
     """Accept mail over SMTP into a queue, until SIGTERM.
 
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
     POSTROAD_HEALTH_PORT; 0: any free one)."""
-    settings = within_descriptors(with_clients(from_environment(), listen, relay_from))
-    listening = dict.fromkeys(inherited, False) | dict.fromkeys(inherited_tls, True)
-    long_running.run(settings, _receive(settings, url, create, listening, lock))
+    settings = within_descriptors(with_clients(from_environment(), listen, relay_from, intake_file))
+    listeners = listeners_of(settings.intake)
+    long_running.run(settings, _receive(settings, url, create, listeners, inherited, lock))
 
 
 def with_clients(
-    settings: Settings, listen: str | None, relay_from: Networks | None = None
+    settings: Settings,
+    listen: str | None,
+    relay_from: Networks | None = None,
+    file: Path | None = None,
 ) -> Settings:
-    """Return the settings with the address and the networks of the command line. Raises:
-    InvalidSettings for an address that other machines reach without networks that may send: after
-    an upgrade the intake would refuse permanently what it accepted before."""
+    """Return the settings with the address, the networks and the file of intake of the command
+    line. Raises: InvalidSettings for an address that other machines reach without networks that may
+    send: after an upgrade the intake would refuse permanently what it accepted before; for a file
+    beside what it would hide."""
     update: dict[str, object] = {} if relay_from is None else {"relay_from": relay_from}
+    if file is not None:
+        update["file"] = file
     if listen is not None:
         update["host"], update["port"] = parse_host_port(listen, settings.intake.port)
     section = settings.intake.model_copy(update=update)
+    if section.file is not None:
+        hidden = sorted(_OF_ONE_LISTENER & section.model_fields_set)
+        if hidden:
+            names = ", ".join(f"POSTROAD_INTAKE_{each.upper()}" for each in hidden)
+            raise InvalidSettings(
+                f"the file of intake names the listeners, and {names} names one, too",
+                hint="leave out --listen, --relay-from and these variables, or the file",
+            )
+        return settings.model_copy(update={"intake": section})
     is_local = section.host == "localhost" or section.host in LOOPBACK
     if section.relay_from is None and not is_local:
         raise InvalidSettings(
@@ -105,6 +135,11 @@ def with_clients(
             hint="name their networks with --relay-from or POSTROAD_INTAKE_RELAY_FROM",
         )
     return settings.model_copy(update={"intake": section})
+
+
+_OF_ONE_LISTENER = frozenset(
+    ("host", "port", "tls_port", "relay_from", "tls_certificate", "tls_key")
+)
 
 
 def rules_of(section: Intake) -> Rules:
@@ -117,47 +152,99 @@ def rules_of(section: Intake) -> Rules:
     )
 
 
-def log_rules(queue: MailQueue, section: Intake) -> None:
+def log_rules(queue: MailQueue, networks: Networks) -> None:
     """Log the networks that may send, and warn of an open relay."""
-    networks = rules_of(section).relay_from
     _log.info("relaying for", queue=queue.name, networks=str(networks))
     if networks.hold_the_internet:
         _log.warning(
             "open relay: the whole Internet may send to any recipient",
             queue=queue.name,
             networks=str(networks),
-            hint="name only the networks of your own clients in POSTROAD_INTAKE_RELAY_FROM",
+            hint="name only the networks of your own clients in POSTROAD_INTAKE_RELAY_FROM, or "
+            "`from` of the listener",
         )
+
+
+Listeners = FollowedIntake | ServerCertificate | None
+"""Listeners of a file of intake, or of variables: then with a certificate, if they name one."""
+
+
+def listeners_of(section: Intake) -> Listeners:
+    """Return the listeners. Raises: InvalidSettings, also for a file that it names."""
+    return certificate_of(section) if section.file is None else FollowedIntake(section.file)
 
 
 async def _receive(
     settings: Settings,
     url: str,
     create: bool,
-    inherited: Mapping[int, bool] = NONE_INHERITED,
+    listeners: Listeners,
+    inherited: Sequence[tuple[str, int]] = (),
     lock: int | None = None,
 ) -> None:
-    """`inherited`: descriptors of sockets to listen on, from the parent process, each with whether
-    TLS begins with the connection; `lock`: the descriptor of the lock on the parent's store."""
-    certificate = certificate_of(settings.intake)
+    """`inherited`: listeners, each with a descriptor of a socket to listen on, from the parent
+    process; `lock`: the descriptor of the lock on the parent's store."""
     inheritance = long_running.Inheritance(STANDARD_INPUT, lock) if inherited else None
     async with long_running.process(settings, url, create=create, inheritance=inheritance) as this:
         if this is not None and inherited:
-            listening = {socket.socket(fileno=each): tls for each, tls in inherited.items()}
-            await receive(this, settings, certificate, listening)
+            sockets = [(name, socket.socket(fileno=each)) for name, each in inherited]
+            await receive(this, settings, listeners, sockets)
         elif this is not None:
             async with long_running.background_maintenance(this, INTAKE_MAINTENANCE_INTERVAL):
-                await receive(this, settings, certificate)
+                await receive(this, settings, listeners)
 
 
 async def receive(
     this: long_running.Process,
     settings: Settings,
-    certificate: ServerCertificate | None,
-    listening: Mapping[socket.socket, bool] | None = None,
+    listeners: Listeners,
+    inherited: Sequence[tuple[str, socket.socket]] = (),
 ) -> None:
-    """Accept mail into the queue until the process is to end. `listening`: sockets to use instead
-    of the settings' address, each with whether TLS begins with the connection."""
+    """Accept mail into the queue until the process is to end. `inherited`: sockets to use instead
+    of those that the settings name, each with its listener."""
+    section = settings.intake
+    base = _base_context(
+        this, settings, None if isinstance(listeners, FollowedIntake) else listeners
+    )
+    server = SmtpServer(
+        base, max_sessions=section.max_sessions, client_limits=client_limits(section)
+    )
+    file, by_file = None, None
+    if isinstance(listeners, FollowedIntake):
+        file, by_file = listeners, FileListeners(listeners, base, settings.ca_file)
+        await by_file.open()
+    ports = ports_of(section, listeners)
+    sockets = list(inherited) or [
+        (each.name, bound) for each in ports for bound in listening_on(each.host, each.port)
+    ]
+
+    def listen() -> None:
+        contexts = {} if by_file is None else by_file.contexts()
+        for each in ports:
+            own = [bound for name, bound in sockets if name == each.name]
+            server.listen_on(*own, tls=each.tls, context=contexts.get(each.name))
+
+    def use(document: IntakeDocument) -> None:
+        assert by_file is not None
+        by_file.use(document)
+        listen()
+
+    listen()
+    if inherited:
+        click.echo("listening")  # to the parent
+    else:
+        log_listening(this.queue, section, listeners, sockets)
+    try:
+        async with long_running.following(this, file, use):
+            await this.stop.wait()
+    finally:
+        await server.drain(this.drain_within)
+
+
+def _base_context(
+    this: long_running.Process, settings: Settings, certificate: ServerCertificate | None
+) -> IntakeContext:
+    """Return what the sessions of all listeners share."""
     section = settings.intake
     offer = Offer(
         hostname_of(settings),
@@ -168,7 +255,7 @@ async def receive(
     timeouts = ClientTimeouts(
         least_bytes_per_second=section.least_bytes_per_second, session=section.longest_session
     )
-    context = IntakeContext(
+    return IntakeContext(
         this.queue,
         offer,
         MachineClock(),
@@ -178,21 +265,6 @@ async def receive(
         rules_of(section),
         takes_long_lines=section.long_lines is LongLines.FOLD,
     )
-    server = SmtpServer(
-        context, max_sessions=section.max_sessions, client_limits=client_limits(section)
-    )
-    if listening is None:
-        log_rules(this.queue, section)
-        for port, tls in ports_of(section):
-            await server.listen(section.host, port, tls=tls)
-    else:
-        for each, tls in listening.items():
-            server.listen_on(each, tls=tls)
-        click.echo("listening")  # to the parent
-    try:
-        await this.stop.wait()
-    finally:
-        await server.drain(this.drain_within)
 
 
 def client_limits(section: Intake) -> ClientLimits:
@@ -203,12 +275,35 @@ def client_limits(section: Intake) -> ClientLimits:
     )
 
 
-def ports_of(section: Intake) -> list[tuple[int, bool]]:
-    """Return the ports to listen on, each with whether TLS begins with the connection."""
+def ports_of(section: Intake, listeners: Listeners) -> list[ListenerAddress]:
+    """Return where to listen for SMTP."""
+    if isinstance(listeners, FollowedIntake):
+        return FileListeners.ports(listeners.current.settings.listeners)
+    plain = ListenerAddress("smtp", section.host, section.port)
     if section.tls_port is None:
-        return [(section.port, False)]
-    plain = [] if section.tls_port == section.port != 0 else [(section.port, False)]
-    return [*plain, (section.tls_port, True)]
+        return [plain]
+    is_instead = section.tls_port == section.port != 0
+    return [
+        *(() if is_instead else (plain,)),
+        ListenerAddress("smtps", section.host, section.tls_port, True),
+    ]
+
+
+def log_listening(
+    queue: MailQueue,
+    section: Intake,
+    listeners: Listeners,
+    sockets: Sequence[tuple[str, socket.socket]],
+) -> None:
+    """Log where the intake listens, and whose mail it relays."""
+    if not isinstance(listeners, FollowedIntake):
+        log_rules(queue, rules_of(section).relay_from)
+    else:
+        for each in listeners.current.settings.listeners:
+            if each.role is ListenerRole.RELAY:
+                log_rules(queue, each.relays_for or LOOPBACK)
+    for name, bound in sockets:
+        _log.info("listening", queue=queue.name, listener=name, address=_address_of(bound))
 
 
 def certificate_of(section: Intake) -> ServerCertificate | None:
@@ -233,29 +328,32 @@ GRACE = timedelta(seconds=5)
 
 
 async def receive_in_children(
-    this: long_running.Process, settings: Settings, url: str, count: int
+    this: long_running.Process, settings: Settings, url: str, listeners: Listeners, count: int
 ) -> None:
     """Accept mail in `count` processes until this one is to end. Raises: InvalidSettings for an
     address that cannot be used, ReceiverEnded when a child ends."""
     children: list[Child] = []
     try:
-        with ExitStack() as sockets:
-            log_rules(this.queue, settings.intake)
-            listening = {
-                sockets.enter_context(each): tls
-                for port, tls in ports_of(settings.intake)
-                for each in listening_on(settings.intake.host, port)
-            }
-            addresses, lock = list(map(_address_of, listening)), lock_of(this.queue)
+        with ExitStack() as stack:
+            sockets = [
+                (port.name, stack.enter_context(each))
+                for port in ports_of(settings.intake, listeners)
+                for each in listening_on(port.host, port.port)
+            ]
+            lock = lock_of(this.queue)
             while len(children) < count:
-                children.append(await _start(settings, url, listening, lock, count))
-        await _watch(this, children, addresses)
+                children.append(await _start(settings, url, sockets, lock, count))
+            log = partial(log_listening, this.queue, settings.intake, listeners, sockets)
+            await _watch(this, children, log)
     finally:
         await _end(children, this.drain_within + GRACE)
 
 
-async def _watch(this: long_running.Process, children: list[Child], addresses: list[str]) -> None:
-    """Wait until this process is to end. Raises: ReceiverEnded."""
+async def _watch(
+    this: long_running.Process, children: list[Child], log: Callable[[], None]
+) -> None:
+    """Wait until this process is to end; `log` once all children listen. SIGHUP reaches them, too.
+    Raises: ReceiverEnded."""
     stopping = asyncio.create_task(this.stop.wait())
     beginning = asyncio.gather(*map(_is_listening, children))
     try:
@@ -265,8 +363,7 @@ async def _watch(this: long_running.Process, children: list[Child], addresses: l
             return  # a signal to the whole process group may have ended the children already
         if not all(beginning.result()):
             raise ReceiverEnded
-        for address in addresses:
-            _log.info("listening", queue=this.queue.name, address=address)
+        log()
         ends = [asyncio.create_task(child.wait()) for child in children]
         await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
         if not this.stop.is_set():
@@ -284,22 +381,25 @@ def _address_of(listening: socket.socket) -> str:
 async def _start(
     settings: Settings,
     url: str,
-    listening: Mapping[socket.socket, bool],
+    sockets: Sequence[tuple[str, socket.socket]],
     lock: int | None,
     count: int,
 ) -> Child:
     words: list[str] = []
-    for each, tls in listening.items():
-        words += ["--inherited-tls" if tls else "--inherited", str(each.fileno())]
+    for name, each in sockets:
+        words += ["--inherited", name, str(each.fileno())]
     words += [] if lock is None else ["--lock", str(lock)]
-    inherited = [each.fileno() for each in listening] + ([] if lock is None else [lock])
+    inherited = [each.fileno() for _, each in sockets] + ([] if lock is None else [lock])
     section = settings.intake
     environment = {
         "POSTROAD_HEALTH_HOST": "127.0.0.1",
         "POSTROAD_HEALTH_PORT": "0",  # the parent answers the probes
-        "POSTROAD_INTAKE_RELAY_FROM": str(rules_of(section).relay_from),
         "POSTROAD_INTAKE_MAX_SESSIONS": str(-(-section.max_sessions // count)),
     }
+    if section.file is None:
+        environment["POSTROAD_INTAKE_RELAY_FROM"] = str(rules_of(section).relay_from)
+    else:
+        environment["POSTROAD_INTAKE_FILE"] = str(section.file)
     if section.client_sessions is not None:
         share = -(-section.client_sessions // count)
         environment["POSTROAD_INTAKE_CLIENT_SESSIONS"] = str(share)

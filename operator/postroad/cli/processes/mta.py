@@ -17,7 +17,6 @@ from postroad.cli.processes.long_running import process, run
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.settings import Settings, from_environment
-from postroad.smtp.server import ServerCertificate
 
 if TYPE_CHECKING:
     from postroad.bootstrap.delivery_file import DeliveryFile
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 @queue_option
 @intake.listen_option
 @intake.relay_from_option
+@intake.intake_option
 @worker.relay_option
 @worker.tls_option
 @worker.concurrency_option
@@ -43,6 +43,7 @@ def mta(
     url: str,
     listen: str | None,
     relay_from: Networks | None,
+    intake_file: Path | None,
     relay: str | None,
     tls: str | None,
     concurrency: int | None,
@@ -63,10 +64,10 @@ def mta(
             hint="leave out --receivers, or use embedded:///DIR",
         )
     settings = worker.with_delivery(from_environment(), concurrency, delivery, more)
-    settings = within_descriptors(intake.with_clients(settings, listen, relay_from))
-    certificate = intake.certificate_of(settings.intake)
+    settings = within_descriptors(intake.with_clients(settings, listen, relay_from, intake_file))
+    listeners = intake.listeners_of(settings.intake)
     target, decided = target_and_file(settings, worker.hop_of(relay, tls))
-    run(settings, _serve(settings, url, target, decided, certificate, receivers))
+    run(settings, _serve(settings, url, target, decided, listeners, receivers))
 
 
 async def _serve(
@@ -74,7 +75,7 @@ async def _serve(
     url: str,
     target: DeliveryTarget,
     delivery: DeliveryFile | None,
-    certificate: ServerCertificate | None,
+    listeners: intake.Listeners,
     receivers: int,
 ) -> None:
     """End the process when intake or worker fails, so that its supervisor restarts both."""
@@ -83,10 +84,11 @@ async def _serve(
             return
         try:
             async with asyncio.TaskGroup() as halves:
-                if receivers:
-                    halves.create_task(intake.receive_in_children(this, settings, url, receivers))
-                else:
-                    halves.create_task(intake.receive(this, settings, certificate))
+                halves.create_task(
+                    intake.receive_in_children(this, settings, url, listeners, receivers)
+                    if receivers
+                    else intake.receive(this, settings, listeners)
+                )
                 halves.create_task(deliver(this, settings, target, delivery))
         except ExceptionGroup as group:
             ours = group.subgroup(PostroadError) or group

@@ -24,7 +24,7 @@ MAX_ENVELOPE = 4 * 1024 * 1024
 """Characters of all that a mail has beside its content: a record of the log and a row of the view
 hold it whole."""
 
-_EMPTY: Mapping[str, str] = MappingProxyType({})
+NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
 """When a sender can ask for a report. Source: RFC 3461 4.1."""
 
@@ -61,7 +61,7 @@ _NULL_SENDER = "the null reverse-path `<>` is sender=None"
 
 
 def _no_attributes() -> Mapping[str, str]:
-    return _EMPTY
+    return NO_ATTRIBUTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def _settle(mail: Envelope | Mail, check: Callable[[str], None]) -> bool:
     InvalidMail."""
     recipients, origin = mail.recipients, mail.origin
     is_plain = (
-        mail.attributes is _EMPTY
+        mail.attributes is NO_ATTRIBUTES
         and mail.dsn is None
         and type(recipients) is tuple
         and None not in recipients
@@ -363,7 +363,7 @@ def _mapping(value: Any, what: str, checked: Callable[[Any, str], Any]) -> Mappi
     if type(value) is not dict and not isinstance(value, Mapping):
         raise InvalidMail(f"{what} is a mapping, not {type(value).__name__}")
     if not value:
-        return _EMPTY
+        return NO_ATTRIBUTES
     return MappingProxyType(
         {_text(name, f"a key of {what}"): checked(each, what) for name, each in value.items()}
     )

@@ -1,0 +1,199 @@
+"""The listeners of an intake, with what their sessions share: from a file of intake, or from
+variables alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from postroad.bootstrap.followed_file import FollowedFile
+from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS
+from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
+from postroad.intake.clients import Rules
+from postroad.intake.context import IntakeContext
+from postroad.intake.logins.results import KnownUsers, UsersUnavailable
+from postroad.intake.own_domains import OwnDomains, local_parts
+from postroad.intake.submission import Permissions, UserRates
+from postroad.intake_settings.intake_file import IntakeFile, OwnDomain, read_intake
+from postroad.intake_settings.listeners import Listener, ListenerRole, ListenerTls
+from postroad.intake_settings.user_file import read_users
+from postroad.smtp.server import ServerCertificate
+from postroad.telemetry.logs import logger
+from postroad.telemetry.metrics import INTAKE_READS, INTAKE_REFUSED
+
+if TYPE_CHECKING:
+    from postroad.intake.logins.authenticator import Authenticator
+
+_log = logger("intake")
+
+
+class ListenerAddress(NamedTuple):
+    """Address of a listener. `tls`: connections begin with TLS."""
+
+    name: str
+    host: str
+    port: int
+    tls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeDocument:
+    """Content that a file of intake has, with that of the files it names."""
+
+    settings: IntakeFile
+    users: KnownUsers = field(repr=False)
+    domains: OwnDomains
+    certificates: Mapping[str, ServerCertificate]
+    """By the names of listeners."""
+
+
+class FollowedIntake(FollowedFile[IntakeDocument]):
+    """A file of intake."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, "intake", INTAKE_REFUSED, INTAKE_READS)
+
+    def _read(self) -> IntakeDocument:
+        self._watch({*self._watched, self.file})
+        settings = read_intake(self.file)
+        folder = self.file.parent
+        self._watch((folder / each for each in settings.files()), anew=True)
+        domains = {each.name: _recipients(each, folder) for each in settings.domains}
+        return IntakeDocument(
+            settings,
+            _users(settings, folder),
+            OwnDomains(domains),
+            {each.name: _certificate(each.tls, folder) for each in settings.listeners if each.tls},
+        )
+
+
+def _users(settings: IntakeFile, folder: Path) -> KnownUsers:
+    if settings.users is None or settings.users.file is None:
+        return KnownUsers()
+    found = read_users(folder / settings.users.file)
+    return KnownUsers({each.name: each for each in found.users}, found.secret.encode())
+
+
+def _recipients(domain: OwnDomain, folder: Path) -> frozenset[str] | None:
+    if domain.recipients is None:
+        return None
+    file = folder / domain.recipients.file
+    try:
+        return local_parts(file.read_text().splitlines(), domain.name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"the recipients {file} cannot be read: {error}") from error
+    except InvalidInput as error:
+        raise InvalidSettings(f"the recipients {file}: {error}") from error
+
+
+def _certificate(tls: ListenerTls, folder: Path) -> ServerCertificate:
+    first, *others = tls.certificates
+    by_name = {
+        name: ServerCertificate(folder / each.cert, each.key and folder / each.key)
+        for each in others
+        for name in each.names
+    }
+    return ServerCertificate(folder / first.cert, first.key and folder / first.key, by_name)
+
+
+class FileListeners:
+    """The listeners of a file of intake. Needs a running event loop."""
+
+    def __init__(self, file: FollowedIntake, base: IntakeContext, ca_file: Path | None) -> None:
+        self.file, self._base, self._ca_file = file, base, ca_file
+        self._document = file.current
+        self._rates = UserRates()
+        self._authenticator: Authenticator | None = None
+
+    async def open(self) -> None:
+        """Find out how clients can log in. Raises: NotInstalled."""
+        users = self._document.settings.users
+        if users is None:
+            return
+        try:
+            from postroad.intake.logins.authenticator import Authenticator
+            from postroad.intake.logins.dovecot import DovecotClient
+            from postroad.intake.logins.tokens import Tokens
+        except ImportError as error:
+            raise NotInstalled(
+                f"logins need {error.name}", hint="install postroad with its extra `intake`"
+            ) from error
+        dovecot, offered = None, frozenset[str]()
+        if users.dovecot is not None:
+            dovecot = DovecotClient(self.file.file.parent / users.dovecot.socket)
+            try:
+                offered = await dovecot.mechanisms()
+            except UsersUnavailable as error:
+                _log.warning("Dovecot does not answer yet", error=error.reason)
+                offered = frozenset(("PLAIN", "LOGIN"))
+        self._authenticator = Authenticator(
+            None if users.file is None else lambda: self._document.users,
+            None if users.oidc is None else Tokens(users.oidc, self._ca_file),
+            dovecot,
+            offered,
+        )
+
+    def use(self, document: IntakeDocument) -> None:
+        """Take up what the files have now, but for what needs a restart."""
+        before, now = self._document.settings, document.settings
+        if self.ports(now.listeners) != self.ports(before.listeners) or (
+            _places(now) != _places(before)
+        ):
+            raise InvalidSettings(
+                "the ports of listeners, or the places that know users, are others",
+                hint="restart the process",
+            )
+        self._document = document
+
+    @staticmethod
+    def ports(listeners: Sequence[Listener]) -> list[ListenerAddress]:
+        """Return where to listen for SMTP."""
+        return [
+            ListenerAddress(each.name, each.address, each.port, each.is_implicit)
+            for each in listeners
+        ]
+
+    def contexts(self) -> dict[str, IntakeContext]:
+        """Return by the names of listeners what their sessions share that begin now."""
+        document = self._document
+        permissions = Permissions(
+            document.settings.rules, self._rates, asyncio.get_running_loop().time
+        )
+        return {
+            each.name: self._context(document, each, permissions)
+            for each in document.settings.listeners
+        }
+
+    def _context(
+        self, document: IntakeDocument, listener: Listener, permissions: Permissions
+    ) -> IntakeContext:
+        logs_in = listener.role is ListenerRole.SUBMISSION
+        certificate = document.certificates.get(listener.name)
+        rules = self._base.rules
+        own = Rules(
+            NO_ADDRESS
+            if listener.role is not ListenerRole.RELAY
+            else listener.relays_for or LOOPBACK,
+            rules.early_input_from,
+            rules.normalise_from,
+            must_log_in=logs_in,
+            recipients=document.domains if listener.role is ListenerRole.MX else None,
+        )
+        hostname = document.settings.hostname
+        offer = self._base.offer
+        return replace(
+            self._base,
+            offer=offer if hostname is None else replace(offer, hostname=hostname),
+            tls=None if certificate is None else certificate.context,
+            rules=own,
+            authenticator=self._authenticator if logs_in else None,
+            permissions=permissions if logs_in else None,
+            proxies=listener.proxies,
+        )
+
+
+def _places(settings: IntakeFile) -> object:
+    return settings.users and (settings.users.oidc, settings.users.dovecot)

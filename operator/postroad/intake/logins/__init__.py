@@ -1,0 +1,1 @@
+"""Logins of clients that send: who they are, and how that is shown."""

@@ -1,0 +1,55 @@
+"""Domains whose mail the intake takes from all clients, and their recipients. Pure.
+
+The local part is compared without case, as all mailboxes do that are in use, although a server may
+tell cases apart (RFC 5321 2.4)."""
+
+from collections.abc import Iterable, Mapping
+
+from postroad.domain.mail.mail import domain_of
+from postroad.domain.mail.seven_bits import ascii_domain
+from postroad.domain.smtp.replies import Reply
+from postroad.errors import InvalidInput
+from postroad.intake.reply_texts import NO_RELAYING
+
+UNKNOWN_RECIPIENT = Reply(550, ("5.1.1 no such recipient here",))
+
+_ALWAYS = "postmaster"
+"""Each domain that takes mail has it. Source: RFC 5321 4.5.1."""
+
+
+class OwnDomains:
+    """Recipients of the intake's own domains. `recipients`: domain → local parts in lower case;
+    None: every one."""
+
+    def __init__(self, recipients: Mapping[str, frozenset[str] | None]) -> None:
+        self._recipients = recipients
+
+    def refusal(self, recipient: str) -> Reply | None:
+        """Return the reply that refuses a recipient, or None."""
+        local, _, _ = recipient.rpartition("@")
+        try:
+            domain = ascii_domain(domain_of(recipient))
+        except InvalidInput:
+            return NO_RELAYING
+        if domain not in self._recipients:
+            return NO_RELAYING
+        known = self._recipients[domain]
+        name = local.lower()
+        if known is None or name == _ALWAYS or name in known:
+            return None
+        return UNKNOWN_RECIPIENT
+
+
+def local_parts(lines: Iterable[str], domain: str) -> frozenset[str]:
+    """Read the recipients of a domain: an address or a local part in each line, `#` begins a
+    comment. Raises: InvalidInput for an address of another domain."""
+    found = set[str]()
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        local, at, of = text.rpartition("@")
+        if at and of.lower() != domain:
+            raise InvalidInput(f"line {number}: the address is not of {domain}")
+        found.add((local if at else of).lower())
+    return frozenset(found)

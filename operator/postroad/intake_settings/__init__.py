@@ -1,0 +1,1 @@
+"""The schema of what an administrator decides about mail that comes in."""

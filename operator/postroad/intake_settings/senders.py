@@ -1,0 +1,121 @@
+"""The schema of users who send by logging in: where they are known, and what each of them may."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, model_validator
+
+from postroad.delivery_settings.patterns import SenderPattern, TenantName
+from postroad.intake_settings.listeners import IntakeSection, NetworkTexts
+
+MIN_MAIL_BYTES = 65536
+"""The least that an intake may take. Source: RFC 5321 4.5.3.1.7, 64 kB."""
+
+
+_UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+
+def _octets(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"([1-9][0-9]{0,9})(Ki|Mi|Gi)?", value)
+    if found is None:
+        raise ValueError("write octets, or as 25Mi: with Ki, Mi or Gi")
+    return int(found[1]) * _UNITS[found[2] or ""]
+
+
+def _user_pattern(text: str) -> str:
+    if "*" in text[1:] or re.search(r"[\x00-\x20\x7f]", text):
+        raise ValueError("write a user, or * and the end of users' names (*@example.org)")
+    return text
+
+
+MailBytes = Annotated[StrictInt, BeforeValidator(_octets), Field(ge=MIN_MAIL_BYTES)]
+UserPattern = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_user_pattern)]
+
+
+def is_secured(url: str) -> bool:
+    """Return whether what comes from a URL is what its server sent: by HTTPS, or on loopback."""
+    return re.match(r"https://|http://(127\.0\.0\.1|\[::1\]|localhost)[:/]", url) is not None
+
+
+class Oidc(IntakeSection):
+    """An issuer of tokens, with which clients log in by OAUTHBEARER or XOAUTH2."""
+
+    issuer: Annotated[str, Field(max_length=1024, pattern=r"^https?://[^\s?#]+$")]
+    """Its address, to which `/.well-known/openid-configuration` is appended; also the `iss` that a
+    token must have. http is for loopback alone."""
+
+    audience: Annotated[str, Field(min_length=1, max_length=256)]
+    """The `aud` that a token must have."""
+
+    claim: Annotated[str, Field(min_length=1, max_length=256)] = "email"
+    """The claim that names the user."""
+
+    @model_validator(mode="after")
+    def _is_secured(self) -> Oidc:
+        if not is_secured(self.issuer):
+            raise ValueError("write https://: keys that come in clear verify nothing")
+        return self
+
+
+class DovecotService(IntakeSection):
+    """The authentication service of a Dovecot."""
+
+    socket: Path
+    """Its socket for clients (`service auth { unix_listener auth-client }`)."""
+
+
+class Users(IntakeSection):
+    """Places that know users; the one is asked that can answer the mechanism of a login."""
+
+    file: Path | None = None
+    """File of users, as `postroad users add` writes it; read again when it changes."""
+
+    oidc: Oidc | None = None
+    dovecot: DovecotService | None = None
+
+    @model_validator(mode="after")
+    def _has_one_place_for_passwords(self) -> Users:
+        if self.file is not None and self.dovecot is not None:
+            raise ValueError("give file or dovecot: a password is checked in one place")
+        if self.file is None and self.oidc is None and self.dovecot is None:
+            raise ValueError("give file, oidc or dovecot")
+        return self
+
+
+class SenderRule(IntakeSection):
+    """Rights of users: of the first rule that names the user, else of the first that names its
+    tenant, else of the first that names neither."""
+
+    users: Annotated[tuple[UserPattern, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Users it is for: names, or `*` and the end of names."""
+
+    tenant: TenantName | None = None
+    """With `users`: the tenant of their mail. Without: the tenant it is for."""
+
+    senders: Annotated[tuple[SenderPattern, ...], Field(min_length=1, max_length=1000)] | None = (
+        None
+    )
+    """Addresses that may stand in MAIL and in the header's From: mailboxes, or `@` and a domain.
+    Absent: any."""
+
+    from_: NetworkTexts | None = Field(None, alias="from")
+    """Networks from which they may log in. Absent: any."""
+
+    per_minute: Annotated[StrictInt, Field(ge=1, le=1_000_000)] | None = None
+    """Mails of each user in a minute, by each process of the intake."""
+
+    per_day: Annotated[StrictInt, Field(ge=1, le=100_000_000)] | None = None
+    """Mails of each user in 24 hours, by each process of the intake."""
+
+    max_size: MailBytes | None = None
+    """Octets of their largest mail, such as 25Mi. Absent, or more than the intake's: the
+    intake's."""
+
+    fix_up: StrictBool = False
+    """Complete their mail: Date and Message-ID are added where they lack, Bcc and Return-Path
+    removed. Source: RFC 6409 8."""
