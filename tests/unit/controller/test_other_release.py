@@ -71,6 +71,15 @@ def test_fields_and_events_of_a_later_release_are_named_with_their_resource() ->
     ]
 
 
+def test_an_operation_of_a_later_release_is_named() -> None:
+    spec = {"queueRef": {"name": "outgoing"}, "operation": "Shred", "selector": {"colour": "red"}}
+    found = {"kind": "MailQueueTask", "metadata": {"namespace": "mail", "name": "once"}}
+
+    told = sorted(unknown_parts([found | {"spec": spec}]))
+
+    assert [each.split(" ")[2] for each in told] == ["spec.operation", "spec.selector.colour"]
+
+
 SURGE = {
     "type": "object",
     "default": {},

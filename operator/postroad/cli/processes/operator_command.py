@@ -116,8 +116,8 @@ def _checked_namespaces(
 @click.option(
     "--check",
     is_flag=True,
-    help="Name what MailQueues and QueueClusters have that this release does not know, and end; "
-    "exit code 1 if there is anything. Before a way back to this release.",
+    help="Name what resources have that this release does not know, and end; exit code 1 if there "
+    "is anything. Before a way back to this release.",
 )
 def operator(
     namespaces: tuple[str, ...],

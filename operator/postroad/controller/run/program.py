@@ -32,7 +32,7 @@ from postroad.controller.run.causes import lease_name
 from postroad.controller.run.controller import Controller, Options, follow
 from postroad.controller.run.elector import Elector, LeasePlace
 from postroad.controller.run.leases import Watchdog
-from postroad.controller.spec.other_release import SCHEMAS, unknown_parts
+from postroad.controller.spec.other_release import SCHEMAS, SPECS, unknown_parts
 from postroad.errors import KubernetesError, KubernetesRefused, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import Kubernetes
@@ -251,10 +251,9 @@ async def unknown_to_this_release(namespaces: Sequence[str]) -> list[str]:
     know. Raises: KubernetesError."""
     api = ApiServer(load_access(), FIELD_MANAGER)
     try:
-        if not await api.serves(*OWN):
-            return []
         places = namespaces or (None,)
-        found = [each for kind in OWN for place in places for each in await api.list(kind, place)]
+        kinds = [each for each in SPECS if await api.serves(each)]
+        found = [each for kind in kinds for place in places for each in await api.list(kind, place)]
         return unknown_parts(found, await api.call("GET", SCHEMAS, missing_ok=True))
     finally:
         await api.close()

@@ -7,17 +7,27 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from postroad.controller.kubernetes.api import GROUP, MAIL_QUEUE, QUEUE_CLUSTER, VERSION
+from postroad.controller.kubernetes.api import (
+    GROUP,
+    MAIL_QUEUE,
+    MAIL_QUEUE_TASK,
+    QUEUE_CLUSTER,
+    VERSION,
+)
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.controller.spec.parts import Model
+from postroad.controller.spec.task import MailQueueTaskSpec
 from postroad.domain.configuration.documents import from_document
 from postroad.errors import InvalidInput
+from postroad.ports.kubernetes import Kind
 
-SPECS: Mapping[str, type[Model]] = {
-    MAIL_QUEUE.name: MailQueueSpec,
-    QUEUE_CLUSTER.name: QueueClusterSpec,
+SPECS: Mapping[Kind, type[Model]] = {
+    MAIL_QUEUE: MailQueueSpec,
+    QUEUE_CLUSTER: QueueClusterSpec,
+    MAIL_QUEUE_TASK: MailQueueTaskSpec,
 }
+_NAMED = {kind.name: model for kind, model in SPECS.items()}
 SCHEMAS = f"/openapi/v3/apis/{GROUP}/{VERSION}"
 """Path at which the API server has the schemas of the CRDs that are installed."""
 
@@ -31,7 +41,7 @@ def unknown_parts(
         each["kind"]: schema["properties"]["spec"]
         for schema in ((published or {}).get("components") or {}).get("schemas", {}).values()
         for each in schema.get("x-kubernetes-group-version-kind", ())
-        if each["kind"] in SPECS
+        if each["kind"] in _NAMED
     }
     return [
         f"{each['kind']} {each['metadata']['namespace']}/{each['metadata']['name']}: {part}"
@@ -42,7 +52,7 @@ def unknown_parts(
 
 def _fields(found: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
     try:
-        SPECS[found["kind"]].model_validate(found["spec"], extra="forbid")
+        _NAMED[found["kind"]].model_validate(found["spec"], extra="forbid")
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False)
     else:
