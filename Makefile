@@ -12,7 +12,7 @@ TOOLS := helm kubeconform
 empty :=
 comma := ,
 
-.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-kind unit demo demo-small release bench chaos kills mutants clean
+.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-gitops test-kind unit demo demo-small release bench chaos kills mutants clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]*:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,11 @@ test-cluster: setup ## tests on a cluster of their own: faults, nodes that come 
 
 test-peers: setup ## mail through Postfix, Exim, OpenSMTPD, Dovecot, Haraka, maddy and swaks, in and out
 	POSTROAD_TEST_PEERS=yes $(PY) -m pytest $(or $(TESTS),tests/peers)
+
+test-gitops: setup ## Flux and Argo CD on the local stack (built by Go: a quarter of an hour, once)
+	cd tests && $(PYTHON) -m stack up $(SERVERS) helm
+	variables="$$(cd tests && $(PYTHON) -m stack env)" || exit 1; eval "$$variables"; \
+	POSTROAD_TEST_GITOPS=yes POSTROAD_REQUIRE=$(subst $(empty) $(empty),$(comma),gitops git helm $(SERVERS)) $(PY) -m pytest $(or $(TESTS),tests/e2e/test_flux.py tests/e2e/test_health_of_resources.py)
 
 test-kind: setup ## the demo and the e2e tests over Docker and kind (an engine is started where none answers; TESTS=path)
 	export POSTROAD_STACK_DIR="$${POSTROAD_STACK_DIR:-$${XDG_STATE_HOME:-$$HOME/.local/state}/postroad/kind}"; \

@@ -43,6 +43,7 @@ SIGNS = {
     "kubernetes": "KUBECONFIG",
     "cluster": "POSTROAD_TEST_CLUSTER",
     "peers": "POSTROAD_TEST_PEERS",
+    "gitops": "POSTROAD_TEST_GITOPS",
 }
 
 
@@ -121,6 +122,8 @@ def _how_to_get(server: str) -> str:
         return "tests with a cluster of their own run by `make test-cluster`"
     if server == "peers":
         return "tests with other mail servers run by `make test-peers`"
+    if server == "gitops":
+        return "tests with Flux and Argo CD run by `make test-gitops`"
     if server in SIGNS:
         return (
             f"{server} is not running: start it with `python -m stack up {server}` "

@@ -103,10 +103,16 @@ def _flags(*more: str) -> str:
 
 
 def build(
-    name: str, command: list[str], folder: Path, log: Path, directory: Path | None = None
+    name: str,
+    command: list[str],
+    folder: Path,
+    log: Path,
+    directory: Path | None = None,
+    newer: str | None = None,
 ) -> None:
-    """Run a `go` command that leaves its program in `folder`."""
-    _go(name, command, folder, log, directory or folder)
+    """Run a `go` command that leaves its program in `folder`, by a newer toolchain if one is given
+    (`go1.27.4`), which Go fetches by itself."""
+    _go(name, command, folder, log, directory or folder, newer)
     cache.remove_tree(_own(name))
 
 
@@ -118,7 +124,14 @@ def _modules(name: str) -> Path:
     return Path(os.environ.get("GOMODCACHE") or _own(name) / "modules")
 
 
-def _go(name: str, command: list[str], folder: Path, log: Path, directory: Path) -> None:
+def _go(
+    name: str,
+    command: list[str],
+    folder: Path,
+    log: Path,
+    directory: Path,
+    newer: str | None = None,
+) -> None:
     environment = {
         "CGO_ENABLED": "0",
         "GOBIN": str(folder),
@@ -130,6 +143,8 @@ def _go(name: str, command: list[str], folder: Path, log: Path, directory: Path)
     for fetched in toolchain():
         program = str(fetched.path / "go" / "bin" / "go")
         environment |= {"GOROOT": str(fetched.path / "go"), "GOTOOLCHAIN": "local"}
+    if newer is not None:
+        environment["GOTOOLCHAIN"] = newer
     cache.run([program, *command], log, environment=environment, directory=directory)
 
 
@@ -145,18 +160,26 @@ def installed(name: str, package: str, version: str, expectation: str) -> Entry:
 
 
 def installed_from_inside(
-    name: str, module: str, package: str, version: str, expectation: str
+    name: str, module: str, package: str, version: str, expectation: str, nested: Sequence[str] = ()
 ) -> Entry:
     """Return the cache entry of a program of a module that replaces modules it requires. It is
-    built in the module's own folder, because `go install` refuses replacements from outside."""
+    built in the module's own folder, because `go install` refuses replacements from outside.
+
+    `nested`: modules that its repository replaces by folders, which a published module lacks. They
+    are taken as published, verified by Go's checksum database.
+    """
 
     def make(folder: Path, log: Path) -> None:
         directory = _downloaded(name, f"{module}@{version}", folder, log)
-        build(name, ["build", "-trimpath", "-o", str(folder), package], folder, log, directory)
+        for each in nested:
+            _go(name, ["mod", "edit", f"-dropreplace={each}"], folder, log, directory)
+        mode = ["-mod=mod"] if nested else []
+        command = ["build", "-trimpath", *mode, "-o", str(folder / name), package]
+        build(name, command, folder, log, directory)
 
     return Entry(
         name,
-        cache.key_of(module, package, version, go_version()),
+        cache.key_of(module, package, version, *nested, go_version()),
         f"{name}: build ({expectation})",
         make,
     )

@@ -1,0 +1,1 @@
+"""Real Flux and Argo CD, built from their sources, and the git repository that they read."""
