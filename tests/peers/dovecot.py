@@ -13,6 +13,8 @@ state_dir = {base}/run
 listen = 127.0.0.1
 log_path = {base}/log
 auth_username_chars =
+auth_mechanisms = plain login scram-sha-256
+auth_failure_delay = 0
 mail_location = maildir:~/mail
 mail_save_crlf = yes
 first_valid_uid = 1
@@ -67,6 +69,11 @@ class Dovecot(DebianPeer):
         lines = "".join(f"{user}:{{PLAIN}}x\n" for user in users)
         (self.base / "users").write_text(lines)
         (self.base / "users").chmod(0o644)
+
+    @property
+    def logins(self) -> Path:
+        """The socket of its authentication service for clients."""
+        return self.base / "run/auth-client"
 
     def script(self) -> str:
         return f"chown mail:mail {self.base}/mail; exec dovecot -F -c {self.base}/dovecot.conf"

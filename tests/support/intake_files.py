@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
+from scramp import ScramClient
 
 from postroad.cli.processes import intake, long_running
 from postroad.intake.logins.passwords import record_of
@@ -99,3 +100,19 @@ async def _listens(port: int, running: asyncio.Task[None]) -> None:
             writer.transport.abort()
             return
     await running
+
+
+def by_scram(client: smtplib.SMTP, name: str, password: str, binding: Any = None) -> None:
+    """Log a client in; `binding` as scramp has it."""
+    mechanism = "SCRAM-SHA-256-PLUS" if binding else "SCRAM-SHA-256"
+    scram = ScramClient([mechanism], name, password, channel_binding=binding)
+    steps = iter((
+        lambda _: scram.get_client_first(),
+        lambda first: (scram.set_server_first(first), scram.get_client_final())[1],
+        lambda final: (scram.set_server_final(final), "")[1],
+    ))  # fmt: skip
+
+    def answer(challenge: bytes | None = None) -> str:
+        return next(steps)((challenge or b"").decode())
+
+    client.auth(mechanism, answer)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scramp import ScramClient
 
 from support.intake_files import (
     ALICE,
     PASSWORD,
     SUBMISSION,
     an_intake_by_file,
+    by_scram,
     write_users,
 )
 
@@ -26,21 +26,6 @@ MAIL = b"From: Alice <alice@example.org>\r\nSubject: x\r\n\r\nhello\r\n"
 
 async def in_thread(work: Callable[[], Any]) -> Any:
     return await asyncio.to_thread(work)
-
-
-def by_scram(client: smtplib.SMTP, name: str, password: str, binding: Any = None) -> None:
-    mechanism = "SCRAM-SHA-256-PLUS" if binding else "SCRAM-SHA-256"
-    scram = ScramClient([mechanism], name, password, channel_binding=binding)
-    steps = iter((
-        lambda _: scram.get_client_first(),
-        lambda first: (scram.set_server_first(first), scram.get_client_final())[1],
-        lambda final: (scram.set_server_final(final), "")[1],
-    ))  # fmt: skip
-
-    def answer(challenge: bytes | None = None) -> str:
-        return next(steps)((challenge or b"").decode())
-
-    client.auth(mechanism, answer)
 
 
 def plain(client: smtplib.SMTP, name: str, password: str) -> None:
