@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from postroad import errors
 from postroad.cli.processes.operator_command import operator
-from postroad.controller.cluster.health import MAX_VERSION
 from postroad.controller.cluster.operator_assignment import MAX_WATCHED, watched_namespaces
+from postroad.controller.cluster.tried_versions import MAX_VERSION
 from postroad.controller.mailqueue.deletion_progress import DeletionProgress, why
 from postroad.controller.mailqueue.pipeline_runs import summary
 from postroad.controller.pods.manifests import WORKER, selector

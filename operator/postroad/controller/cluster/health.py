@@ -15,6 +15,7 @@ from postroad.controller.cluster.operator_assignment import (
 )
 from postroad.controller.cluster.plans import KeyspacePlan
 from postroad.controller.cluster.queue_logins import QueueLogins
+from postroad.controller.cluster.tried_versions import tried, versions_of
 from postroad.controller.kubernetes.actions import log_repair
 from postroad.controller.kubernetes.api import NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.pods.upgrades import Upgrades, named
@@ -30,7 +31,6 @@ from postroad.controller.status.conditions import (
     bad,
     failed,
     good,
-    shortened,
     unknown,
 )
 from postroad.controller.status.status import CONFLICT, Report, Status, composed, hash_of_spec
@@ -43,10 +43,6 @@ from postroad.ports.view import SchemaChanges
 
 STILL_USED = timedelta(seconds=10)
 """Interval of the checks whether queues still use a cluster that is being deleted."""
-
-
-MAX_VERSION = 128
-"""Characters of a server's version; the CRD allows no more."""
 
 MAIL_TABLES = frozenset(
     {
@@ -199,14 +195,10 @@ class ClusterHealth:
             findings["cassandra"] = attempted.finding
             if self._clusters.claims.conflict_of(cluster.uid):
                 fields["tables"] = None  # they are another QueueCluster's
-        versions = {
-            server: shortened(each.version, MAX_VERSION)
-            for server, each in checked.items()
-            if each.version
-        }
-        fields["versions"] = versions or None
+        fields["versions"] = versions_of(checked) or None
         about_all = [] if counted.finding.is_good else [counted.finding]
-        return Report([*findings.values(), durability(checked), *about_all], fields)
+        advised = durability(checked), tried(checked)
+        return Report([*findings.values(), *advised, *about_all], fields)
 
     async def _made_tables(
         self, plan: KeyspacePlan, found: Object, reached: Finding
