@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +25,36 @@ RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 """The strictest standard of Kubernetes for pods."""
 
 
-@pytest.fixture
-def kubectl(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
-    """The administrator's kubectl; the demo finds program and configuration as a user's would."""
+@pytest.fixture(scope="module")
+def program() -> Path:
+    """The kubectl of the API server alone."""
     server = stack.Stack(environment={}).server("apiserver")
     assert isinstance(server, ControlPlane)
-    program = Path(server.kubectl.command()[0])
+    return Path(server.kubectl.command()[0])
+
+
+@pytest.fixture
+def kubectl(program: Path, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
+    """The administrator's kubectl; the demo finds program and configuration as a user's would."""
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     return Kubectl([str(program)])
 
 
-@pytest.fixture
-async def marked(kubectl: Kubectl, api: ApiServer) -> AsyncIterator[None]:
+@pytest.fixture(scope="module")
+def marked(program: Path, kubeconfig: Path) -> Iterator[None]:
     """A cluster with what an earlier demo left: its CRDs, and the operator's namespace."""
+    kubectl = Kubectl([str(program), "--kubeconfig", str(kubeconfig)])
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "postroad-system"}}
     kubectl.apply(namespace)
     kubectl("label", "namespace", "postroad-system", "postroad.dev/demo=yes", "--overwrite")
     yield
     kubectl("delete", "namespace", "postroad-system", "--timeout=60s", timeout=70)
+
+
+def test_a_cluster_with_another_operator_is_left_alone(kubectl: Kubectl) -> None:
+    with pytest.raises(StackError, match="the CRDs of postroad are there"):
+        CurrentCluster("to-try", "registry.example.org/postroad:1", "")
 
 
 def test_before_the_user_agrees_nothing_changes(
@@ -64,6 +75,22 @@ def test_the_confirmation_of_another_context_is_none(kubectl: Kubectl, marked: N
         CurrentCluster("to-try", "registry.example.org/postroad:1", "production")
 
 
+@pytest.mark.parametrize("answer", ["y", EOFError()])
+def test_an_answer_that_is_not_yes_changes_nothing(
+    kubectl: Kubectl, marked: None, monkeypatch: pytest.MonkeyPatch, answer: str | EOFError
+) -> None:
+    def typed(_: str) -> str:
+        if isinstance(answer, EOFError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", typed)
+
+    with pytest.raises(StackError, match=r"nothing was changed$"):
+        CurrentCluster("to-try", "registry.example.org/postroad:1", "")
+
+
 def test_who_confirmed_the_context_goes_on(kubectl: Kubectl, marked: None) -> None:
     context = kubectl("config", "current-context").strip()
 
@@ -72,11 +99,6 @@ def test_who_confirmed_the_context_goes_on(kubectl: Kubectl, marked: None) -> No
     assert target.next_commands()[-2].split() == [
         *("kubectl", "--context", context, "delete", "namespace", "to-try", "postroad-system")
     ]
-
-
-def test_a_cluster_with_another_operator_is_left_alone(kubectl: Kubectl) -> None:
-    with pytest.raises(StackError, match="the CRDs of postroad are there"):
-        CurrentCluster("to-try", "registry.example.org/postroad:1", "")
 
 
 def test_a_user_without_rights_reads_which_ones_are_lacking(

@@ -10,6 +10,7 @@ what the demo started.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def main() -> int:
         summary = demo.run()
         demo.show(summary)
         return 0 if summary.is_good else 1
-    except (DemoFailed, stack.StackError, KubectlFailed) as error:
+    except (DemoFailed, stack.StackError, KubectlFailed, subprocess.TimeoutExpired) as error:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

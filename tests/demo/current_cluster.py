@@ -71,15 +71,18 @@ class CurrentCluster:
         if reason := refusal(found, self.namespace):
             raise StackError(reason)
         # The API server judges what no list of rights has: rights to be given away, policies.
-        for each in wanted:
-            if each["kind"] in CLUSTER_KINDS:
-                self.kubectl.apply(each, dry_run=True)
+        of_cluster = [each for each in wanted if each["kind"] in CLUSTER_KINDS]
+        self.kubectl.apply(*of_cluster, dry_run=True)
         if confirmed == self._context:
             return
         agreed = f"CONFIRM={self._context}"
         if confirmed or not sys.stdin.isatty():
             raise StackError(f"nothing was changed. To agree: make demo CLUSTER=current {agreed} …")
-        if input(f"Go on? yes, or {agreed} beforehand [no] ").strip() != "yes":
+        try:
+            answer = input(f"Go on? yes, or {agreed} beforehand [no] ")
+        except EOFError:
+            answer = ""
+        if answer.strip() != "yes":
             raise StackError("nothing was changed")
 
     def _manifests(self) -> list[Manifest]:
@@ -128,7 +131,7 @@ class CurrentCluster:
 
     def _denied(self, wanted: list[Right]) -> list[Right]:
         text = yaml.safe_dump_all(map(review, wanted))
-        line = ("-o", 'jsonpath={.status.allowed}{"\\n"}')
+        line = ("-o", 'jsonpath={.status.allowed}{"\\n"}', "--request-timeout=15s")
         answers = self.kubectl("create", "--validate=false", "-f", "-", *line, stdin=text).split()
         return [right for right, answer in zip(wanted, answers, strict=True) if answer != "true"]
 

@@ -22,6 +22,9 @@ from support.sink_process import ReceivedMail
 CLUSTER, QUEUE = "main", "outgoing"
 
 
+FAILURES = (stack.StackError, KubectlFailed, TooLate, OSError, subprocess.TimeoutExpired)
+
+
 class DemoFailed(Exception):
     """A step of the demo failed; the message says which, and where to look."""
 
@@ -83,7 +86,7 @@ class Demo:
         try:
             with self.target.progress.step(title):
                 yield
-        except (stack.StackError, KubectlFailed, TooLate, OSError) as error:
+        except FAILURES as error:
             raise DemoFailed(f"{title}: {error}\n{self.save_logs()}") from error
 
     def apply(self) -> None:
@@ -181,3 +184,6 @@ class Demo:
             self.ask((*delete, "--timeout=60s"))
         for name in (self.namespace, OPERATOR_NAMESPACE):
             self.ask(("delete", "namespace", name, "--ignore-not-found", "--timeout=60s"))
+        lines = self.target.next_commands()
+        first = next(at for at, line in enumerate(lines) if line.startswith("Remove it:"))
+        print(*lines[first:], sep="\n")
