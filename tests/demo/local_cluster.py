@@ -39,7 +39,7 @@ class LocalCluster:
         )
         if line := unused(os.environ):
             print(f"demo: {line}", flush=True)
-        self._kubeconfig_is_set = "KUBECONFIG" in os.environ
+        self._kubeconfig_is_set = bool(exports.given("kubernetes", os.environ))
         self.stack = stack.Stack(
             environment=exports.without_given(os.environ), progress=self.progress
         )
