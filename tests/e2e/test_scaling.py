@@ -64,7 +64,7 @@ def test_mail_wakes_workers_from_none_and_nothing_is_lost_up_and_down(sandbox: S
     contents = sandbox.sink.contents()
     assert [each for each in many if len(contents[each]) != 1] == []
     assert sandbox.size() == 0
-    reasons = [each["note"] for each in sandbox.events("Scaled")]
+    reasons = [each["message"] for each in sandbox.events("Scaled")]
     assert any("from 0 to 2 workers" in each for each in reasons), reasons
     after = sandbox.kubectl.get("mailqueue", "outgoing", sandbox.namespace)
     assert after["spec"]["workers"]["replicas"] == 0

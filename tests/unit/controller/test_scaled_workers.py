@@ -20,7 +20,7 @@ from postroad.domain.queues.selection import Selector
 from support.deployments import scale
 from support.manual_loop import move, run
 from support.memory.clock import SeededRandomness
-from support.memory.fault_injection import FaultInjector
+from support.memory.fault_injection import Fault, FaultInjector, no_fault
 from support.memory.kubernetes.world import ObjectPlace
 from support.resources import intake, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
@@ -135,6 +135,19 @@ def test_mail_that_is_held_or_delayed_wakes_no_worker_until_it_is_due() -> None:
             await queue.release(Selector.all())
             await queue.flush(Selector.all())
             await move(A_COUNT)
+            assert replicas(operator) == 1
+
+    run(scene())
+
+
+def test_broker_that_does_not_answer_is_asked_again() -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            operator.faults.plan = lambda step: Fault.AWAY if step.operation == "ready" else None
+            await move(A_COUNT)
+            operator.faults.plan = no_fault
+            await mail_queue(operator).enqueue(plain_mail("waits"))
+            await move(SOON)
             assert replicas(operator) == 1
 
     run(scene())
