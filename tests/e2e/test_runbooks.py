@@ -1,0 +1,73 @@
+"""Every command of the runbooks runs against a cluster, and prints something."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.repository import ROOT
+from support.sandbox import Sandbox
+
+pytestmark = [
+    pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
+    pytest.mark.timeout(600, func_only=True),
+]
+
+SECTION = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
+
+MAY_BE_EMPTY = (
+    "kubectl get events ",
+    "kubectl get jobs ",
+    "kubectl get cronjobs ",
+    "kubectl mailqueue sites ",
+    "kubectl mailqueue dead-letters ",
+    "kubectl get mailqueue outgoing -n mail -o jsonpath={.status.pipeline}",
+    "kubectl exec deploy/outgoing-worker -n mail -- postroad maintain ",
+)
+"""Beginnings of commands that list what a queue without trouble has none of, or print nothing."""
+
+WITHOUT_METRICS = "kubectl top "
+"""Needs a metrics server, which the local cluster has not."""
+
+
+def commands() -> dict[str, list[str]]:
+    """Return the commands of each alert's section."""
+    pages = sorted((ROOT / "docs" / "operator").glob("runbooks-*.md"))
+    return {
+        alert: [line for block in BLOCK.findall(text) for line in COMMAND.findall(block)]
+        for page in pages
+        for alert, text in SECTION.findall(page.read_text())
+    }
+
+
+def test_each_command_of_the_runbooks_runs(sandbox: Sandbox) -> None:
+    kubectl, _, kubeconfig = sandbox.kubectl_command()
+    programs = f"{Path(kubectl).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"KUBECONFIG": kubeconfig, "PATH": programs}
+    sandbox.apply(sandbox.mail_queue())
+    sandbox.wait_ready()
+    found = commands()
+    assert len(found) >= 19
+    assert all(found.values()), found
+
+    failed = {}
+    for line in sorted({line for lines in found.values() for line in lines}):
+        words = shlex.split(re.sub(r"-n mail\b", f"-n {sandbox.namespace}", line))
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment)
+        printed = done.stdout or line.startswith(MAY_BE_EMPTY)
+        if line.startswith(WITHOUT_METRICS):
+            printed = "Metrics API not available" in done.stderr
+        elif done.returncode:
+            printed = False
+        if not printed:
+            failed[line] = f"{done.returncode} {done.stdout}{done.stderr}"
+
+    assert failed == {}
