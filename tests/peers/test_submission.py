@@ -15,6 +15,8 @@ from peers.dovecot import Dovecot
 from peers.server import Road
 from support.intake_files import ALICE, PASSWORD, SUBMISSION, TLS, an_intake_by_file, by_scram
 
+pytestmark = pytest.mark.needs("peers")
+
 CONTENT = b"From: a@example.org\r\nSubject: by swaks\r\n\r\nhello\r\n"
 SMTPS: dict[str, Any] = {"name": "smtps", "role": "submission", "tls": TLS | {"mode": "Implicit"}}
 

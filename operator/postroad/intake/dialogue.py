@@ -45,6 +45,10 @@ _HELLO = re.compile(r"[A-Za-z0-9._:\-\[\]]{1,255}")
 """ASCII only (RFC 5321 4.1.1.1; RFC 6531 3.7.1), because another name would make the trace field of
 a 7-bit mail 8-bit."""
 
+_CHUNK = re.compile(r"([0-9]{1,12})(?:[ ]+(LAST))?", re.IGNORECASE)
+MAX_CHUNK = 1 << 30
+"""Octets of a chunk. A client that wants to send more cuts the mail."""
+
 _NO_SMTP = re.compile(
     rb"(?:GET|HEAD|POST|PUT|DELETE|CONNECT|OPTIONS|TRACE|PATCH|PRI)[ \t]|[A-Za-z0-9-]+:",
     re.IGNORECASE,
@@ -86,6 +90,8 @@ class Offer:
             "8BITMIME",
             "SMTPUTF8",
             "ENHANCEDSTATUSCODES",
+            "CHUNKING",
+            f"LIMITS RCPTMAX={self.max_recipients}",
             *(("DSN",) if self.dsn else ()),
         )
         auth = (f"AUTH {' '.join(self.mechanisms)}",) if self.mechanisms else ()
@@ -102,12 +108,13 @@ class NextStep(Enum):
 
     NEXT_COMMAND = auto()
     READ_MAIL = auto()
+    READ_CHUNK = auto()
     START_TLS = auto()
     LOG_IN = auto()
     CLOSE = auto()
 
 
-NEXT_COMMAND, READ_MAIL, START_TLS, LOG_IN, CLOSE = NextStep
+NEXT_COMMAND, READ_MAIL, READ_CHUNK, START_TLS, LOG_IN, CLOSE = NextStep
 
 
 class Transaction(NamedTuple):
@@ -125,6 +132,14 @@ class Transaction(NamedTuple):
         return DsnOptions(self.mail_from.ret, self.mail_from.envid, self.dsn_of)
 
 
+class Chunk(NamedTuple):
+    """Octets that a client sends behind BDAT. `refusal`: they are read, and dropped."""
+
+    size_bytes: int
+    is_last: bool
+    refusal: Reply | None = None
+
+
 class LoginRequest(NamedTuple):
     """A login that a client begins. `initial`: its first response; None: it waits for the first
     challenge."""
@@ -138,6 +153,11 @@ Admission = Callable[[MailFrom], Reply | None]
 """Returns the reply that refuses a mail at MAIL, or None; 421 ends the session."""
 
 _OK = Reply(250, ("2.0.0 ok",))
+_IDLE_REPLIES = {
+    "NOOP": _OK,
+    "VRFY": Reply(252, ("2.5.0 cannot verify, send and see",)),
+    "HELP": Reply(214, ("2.0.0 see RFC 5321",)),
+}
 _SENDER_OK = Reply(250, ("2.1.0 ok",))
 _RECIPIENT_OK = Reply(250, ("2.1.5 ok",))
 _GO_ON = Reply(354, ("end with <CRLF>.<CRLF>",))
@@ -151,6 +171,7 @@ TALKS_EARLY = Reply(554, ("5.5.0 wait for the reply before sending more",))
 TOO_MANY_ERRORS = Reply(421, ("4.7.0 too many errors",))
 TOO_IDLE = Reply(421, ("4.7.0 too many commands without a mail",))
 _TOO_MANY_RECIPIENTS = Reply(452, ("4.5.3 too many recipients",))
+_NO_RECIPIENTS = Reply(554, ("5.5.1 no valid recipients",))
 _NEEDLESS = Reply(503, ("5.5.1 bad sequence of commands",))
 
 
@@ -167,6 +188,9 @@ class Dialogue:
 
     is_secured: bool = False
     transaction: Transaction | None = None
+    chunk: Chunk | None = None
+    """The chunk that the session reads, or has read last, of this transaction."""
+
     login: LoginRequest | None = None
     """The login that the session carries out."""
 
@@ -194,6 +218,8 @@ class Dialogue:
             if _NO_SMTP.match(line):  # which is no command, so it was refused
                 return NOT_SMTP, CLOSE
             reply, step = error.reply, NEXT_COMMAND
+        if verb == "BDAT" and step is not READ_CHUNK:
+            return reply, CLOSE  # octets may follow, and how many is not known
         if verb == "DATA" and step is not READ_MAIL:
             # DATA was refused, and its content may follow: read as commands, a line of a mail could
             # be executed.
@@ -211,7 +237,7 @@ class Dialogue:
 
     def finish(self) -> None:
         """Drop the transaction: its mail was answered, or the connection is lost."""
-        self.transaction = None
+        self.transaction = self.chunk = None
         self._mail_from = None
         self._recipients = {}
 
@@ -272,22 +298,19 @@ class Dialogue:
                 return self._rcpt(argument), NEXT_COMMAND
             case "DATA":
                 return self._data(argument)
+            case "BDAT":
+                return self._bdat(argument)
             case "RSET":
                 self.finish()
                 return _OK, NEXT_COMMAND
-            case "NOOP":
-                return _OK, NEXT_COMMAND
+            case "NOOP" | "VRFY" | "HELP":
+                return _IDLE_REPLIES[verb], NEXT_COMMAND
             case "QUIT":
                 return BYE, CLOSE
             case "STARTTLS" if self.offer.tls:
                 return self._start_tls(argument)
             case "AUTH" if self.offer.mechanisms:
                 return self._auth(argument)
-            case "VRFY":
-                reply = Reply(252, ("2.5.0 cannot verify, send and see",))
-                return reply, NEXT_COMMAND
-            case "HELP":
-                return Reply(214, ("2.0.0 see RFC 5321",)), NEXT_COMMAND
         raise Refused(502, "5.5.1 command not implemented")
 
     def _hello(self, verb: str, argument: str) -> Reply:
@@ -321,7 +344,7 @@ class Dialogue:
         return _SENDER_OK
 
     def _rcpt(self, argument: str) -> Reply:
-        if self._mail_from is None:
+        if self._mail_from is None or self.chunk is not None:
             return _NEEDLESS
         wanted = parse_rcpt(argument, utf8=self._mail_from.utf8)
         is_bare = "@" not in wanted.recipient
@@ -353,16 +376,39 @@ class Dialogue:
     def _data(self, argument: str) -> ReplyAndStep:
         if argument:
             raise Refused(501, "5.5.4 DATA takes no argument")
-        if self._mail_from is None:
+        if self._mail_from is None or self.chunk is not None:
             return _NEEDLESS, NEXT_COMMAND
         if not self._recipients:
             raise Refused(554, "5.5.1 no valid recipients")
-        self.transaction = Transaction(
-            self._mail_from,
+        self.transaction = self._transaction(self._mail_from)
+        return _GO_ON, READ_MAIL
+
+    def _transaction(self, mail_from: MailFrom) -> Transaction:
+        return Transaction(
+            mail_from,
             tuple(self._recipients),
             {recipient: dsn for recipient, dsn in self._recipients.items() if dsn is not None},
         )
-        return _GO_ON, READ_MAIL
+
+    def _bdat(self, argument: str) -> ReplyAndStep:
+        """Begin to read a chunk, which a client sends without waiting. Source: RFC 3030 2."""
+        found = _CHUNK.fullmatch(argument)
+        if found is None or int(found[1]) > MAX_CHUNK:
+            raise Refused(501, f"5.5.4 syntax: BDAT octets [LAST], at most {MAX_CHUNK}")
+        refusal = None
+        if self._mail_from is None:
+            refusal = _NEEDLESS
+        elif not self._recipients:
+            refusal = _NO_RECIPIENTS
+        elif self.transaction is None:
+            self.transaction = self._transaction(self._mail_from)
+        self.chunk = Chunk(int(found[1]), found[2] is not None, refusal)
+        return _GO_ON, READ_CHUNK
+
+    def chunk_refused(self, reply: Reply) -> ReplyAndStep:
+        """Count a chunk that was read and dropped."""
+        self.chunk = None
+        return self._count(reply, NEXT_COMMAND)
 
     @property
     def max_size_bytes(self) -> int:

@@ -128,15 +128,19 @@ class MessageBuffer:
     def feed(self, chunk: bytes) -> bytes | None:
         """Add a chunk. Return the octets after the mail's end once it has ended, else None."""
         content, rest = self._unstuffer.feed(chunk)
+        self.append(content, is_end=rest is not None)
+        return rest
+
+    def append(self, content: bytes, *, is_end: bool) -> None:
+        """Add octets that are content as they are."""
         self._hops.feed(content)
         self.size_bytes += len(content)
         if self._header is not None:
-            content = self._header.feed(content, is_end=rest is not None)
+            content = self._header.feed(content, is_end=is_end)
         if self.size_bytes > self._limit:
             self.discard()
         elif self.problem is None:
             self._kept += content
-        return rest
 
     async def spill(self) -> None:
         """Write the octets in memory to a file; a failure becomes the mail's `problem`."""

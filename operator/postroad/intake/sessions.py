@@ -17,6 +17,7 @@ from postroad.intake.dialogue import (
     CLOSE,
     LOG_IN,
     NEXT_COMMAND,
+    READ_CHUNK,
     READ_MAIL,
     START_TLS,
     Admission,
@@ -75,6 +76,12 @@ class IntakeSession:
         self._incoming: Reception | None = None
         """The mail that is being received."""
 
+        self._read: Callable[[IntakeSession], RoundResult] = IntakeSession._take_commands
+        """Round for the octets that the client sends now: commands, a mail, or a chunk of one."""
+
+        self._left = 0
+        """Octets of a chunk that have not arrived yet."""
+
         self._next: Callable[[IntakeSession], Awaitable[None]] = IntakeSession._leave
         """Step of the task when it is woken. An unbound method, because a session that refers to
         itself is memory until the garbage collector runs."""
@@ -123,7 +130,7 @@ class IntakeSession:
     # Within the event loop's call that brings octets.
 
     def _take(self) -> RoundResult:
-        return self._take_commands() if self._incoming is None else self._take_content()
+        return self._read(self)
 
     def _take_commands(self) -> RoundResult:
         """Answer the commands that have arrived, many of them with one write."""
@@ -139,11 +146,10 @@ class IntakeSession:
                     result = WAIT
                     break
                 reply, step = self._dialogue.answer(line, is_followed=wire.has_unread)
+                if self._incoming is not None and self._dialogue.transaction is None:
+                    self._forget_mail()  # RSET or a hello between two chunks
                 if (verb := line[:4].upper()) in _OF_A_MAIL:
-                    if reply.is_positive:
-                        self._deadlines.progressed(wire.now())
-                    else:
-                        self._log_refusal(verb.decode(), reply)
+                    self._answered(verb, reply)
             except LineTooLong:
                 reply, step = self._dialogue.refuse(reply_texts.LINE_TOO_LONG)
             if reply.code >= 400:
@@ -154,7 +160,7 @@ class IntakeSession:
             result = self._begin(step, reply)  # end the loop: the next octets are no command
             if step is START_TLS:
                 self._go_ahead = reply
-            elif step is not LOG_IN:  # whose challenges and reply the task sends
+            elif step is not LOG_IN and step is not READ_CHUNK:  # their replies come later
                 replies.append(reply.encode())
             break
         if replies:
@@ -162,11 +168,21 @@ class IntakeSession:
             wire.expect(*self._time())
         return result
 
+    def _answered(self, verb: bytes, reply: Reply) -> None:
+        """Note the reply to a command of a mail."""
+        if reply.is_positive:
+            self._deadlines.progressed(self._wire.now())
+        else:
+            self._log_refusal(verb.decode(), reply)
+
     def _begin(self, step: NextStep, reply: Reply) -> RoundResult:
         if step is READ_MAIL:
             self._begin_mail()
+            self._read = IntakeSession._take_content
             self._wire.expect_content()
             return AGAIN if self._wire.has_unread else WAIT
+        if step is READ_CHUNK:
+            return self._begin_chunk()
         self._next = _STEPS.get(step, IntakeSession._leave)
         self._has_quit = reply is BYE
         return DONE
@@ -174,6 +190,42 @@ class IntakeSession:
     def _begin_mail(self) -> None:
         self._incoming = Reception(self._context, self._dialogue, self._wire.peer_address)
         self._deadlines.begin_mail(self._wire.now())
+
+    def _begin_chunk(self) -> RoundResult:
+        chunk = self._dialogue.chunk
+        assert chunk is not None
+        if chunk.refusal is None and self._incoming is None:
+            self._begin_mail()
+        self._left, self._read = chunk.size_bytes, IntakeSession._take_chunk
+        self._wire.expect_content()
+        if not self._left:
+            self._next = IntakeSession._finish_chunk
+            return DONE
+        return AGAIN if self._wire.has_unread else WAIT
+
+    def _take_chunk(self) -> RoundResult:
+        wire, incoming, chunk = self._wire, self._incoming, self._dialogue.chunk
+        assert chunk is not None
+        if not wire.has_unread:
+            return WAIT
+        octets = wire.next_chunk()
+        if len(octets) > self._left:
+            wire.put_back(octets[self._left :])
+            octets = octets[: self._left]
+        self._left -= len(octets)
+        if chunk.refusal is None and incoming is not None:
+            incoming.buffer.append(octets, is_end=chunk.is_last and not self._left)
+            if incoming.is_far_too_large:
+                self._next = IntakeSession._cut_off
+                return DONE
+        wire.expect(*self._time())
+        if not self._left:
+            self._next = IntakeSession._finish_chunk
+            return DONE
+        if incoming is not None and incoming.buffer.must_spill:
+            self._next = IntakeSession._spill
+            return DONE
+        return AGAIN if wire.has_unread else WAIT
 
     def _take_content(self) -> RoundResult:
         wire, incoming = self._wire, self._incoming
@@ -270,6 +322,27 @@ class IntakeSession:
         assert self._incoming is not None
         await self._incoming.buffer.spill()
 
+    async def _finish_chunk(self) -> None:
+        """Reply to a chunk that has been read; enqueue the mail with the last one."""
+        chunk, self._read = self._dialogue.chunk, IntakeSession._take_commands
+        assert chunk is not None
+        if chunk.refusal is not None:
+            reply, step = self._dialogue.chunk_refused(chunk.refusal)
+            await self._wire.write(reply.encode(), self._timeouts.command)
+            if step is CLOSE:
+                await self._leave()
+            return
+        assert self._incoming is not None
+        if chunk.is_last:
+            if not chunk.size_bytes:
+                self._incoming.buffer.append(b"", is_end=True)
+            await self._finish_mail()
+            return
+        if self._incoming.buffer.must_spill:
+            await self._spill()
+        reply = Reply(250, (f"2.0.0 {chunk.size_bytes} octets received",))
+        await self._wire.write(reply.encode(), self._timeouts.command)
+
     async def _finish_mail(self) -> None:
         """Enqueue the mail that was read, and reply to it."""
         assert self._incoming is not None
@@ -289,6 +362,7 @@ class IntakeSession:
         if self._incoming is not None:
             self._incoming.buffer.discard()
             self._incoming = None
+            self._read = IntakeSession._take_commands
             self._dialogue.finish()
 
     def _note(self, reply: Reply) -> None:
