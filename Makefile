@@ -12,7 +12,7 @@ TOOLS := helm kubeconform
 empty :=
 comma := ,
 
-.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-gitops test-kind unit demo demo-small release bench chaos kills mutants clean
+.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-gitops test-kind unit demo demo-small release plugin bench chaos kills mutants clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]*:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ test-matrix: setup ## the contract suites over other versions of the servers, an
 
 release: setup ## wheel, chart, manifests, SBOM, provenance, checksums and signatures in dist/VERSION (VERSION=1.2.3 KEY=key.pem)
 	$(PY) -m release "$$VERSION" --key "$$KEY"
+
+plugin: setup ## kubectl-mailqueue as one file, and its manifest for Krew, in dist/plugin (PLACE=https://… where it is published)
+	$(PY) -m release.plugin dist/plugin $(PLACE)
 
 bench: setup ## measure side by side with a peer, or with what was calculated (ROOM=queue, mta, delivery, scheduler, broker, operator, pipeline)
 	$(PY) -m bench $(ROOM)

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 refused or failed, 2 usage, 75 try again later (sysexits' 
 from functools import partial
 
 import click
+from click.shell_completion import ShellComplete
 
 from postroad.cli.lazy import LazyGroup, Load, load
 from postroad.ports.mail_queue import Operation
@@ -102,3 +103,16 @@ def main() -> None:
 @click.group(cls=LazyGroup, lazy=KUBECTL_COMMANDS, context_settings=HELP)
 def kubectl_mailqueue() -> None:
     """Administer the queues of MailQueue resources."""
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def complete_kubectl(words: tuple[str, ...]) -> None:
+    """Print the completions of the last argument behind the others, as kubectl runs
+    `kubectl_complete-mailqueue` for: one a line, and a directive, 4: no files.
+    Source: Kubernetes documentation (Extend kubectl with plugins)."""
+    *before, begun = words or ("",)
+    completing = ShellComplete(kubectl_mailqueue, {}, "kubectl mailqueue", "")
+    for each in completing.get_completions(before, begun):
+        click.echo(f"{each.value}\t{each.help}" if each.help else each.value)
+    click.echo(":4")

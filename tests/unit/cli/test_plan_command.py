@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from postroad.bootstrap import distributed
 from postroad.bootstrap.distributed import open_history
 from postroad.cli import kubectl_mailqueue
-from postroad.cli.kubectl import configuration
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.history import decide
 from postroad.domain.configuration.rules import ViewConfiguration
@@ -239,7 +239,7 @@ def test_a_plan_by_the_view_goes_on_without_the_cluster(
     if is_away:
         (folder / "away").touch()
     name = secrets.token_hex(4)
-    monkeypatch.setattr(configuration, "open_history", lambda _: open_history(f"memory://{name}"))
+    monkeypatch.setattr(distributed, "open_history", lambda _: open_history(f"memory://{name}"))
     manifests = outgoing("{view: {sliceWindow: 1h}}")
     manifests = manifests.replace("{name: outgoing}", "{name: outgoing, namespace: mail}")
 

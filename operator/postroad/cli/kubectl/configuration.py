@@ -1,6 +1,8 @@
 """`postroad config show|history|check|adopt`: the configuration history of a queue's view, as
 Cassandra has it; its advice and outcomes as text."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import sys
@@ -8,12 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
 from postroad import configuration
-from postroad.bootstrap.distributed import ConfigurationOf, open_history
 from postroad.cli.options import DURATION, json_option, say
 from postroad.configuration import has_rows, observe, used_configurations
 from postroad.domain.configuration.advice import Advice, Seen, advise
@@ -32,6 +33,9 @@ from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, 
 from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import HistoryMissing, InvalidInput, QueueNotFound, ServerError
 from postroad.ports.history import Recorded
+
+if TYPE_CHECKING:
+    from postroad.bootstrap.distributed import ConfigurationOf
 
 
 def outcome_of(
@@ -326,6 +330,8 @@ async def _state(opened: ConfigurationOf, recorded: Recorded) -> Configured:
 
 
 def with_history(queue: str, work: Callable[[ConfigurationOf], Awaitable[T]]) -> T:
+    from postroad.bootstrap.distributed import open_history
+
     async def session() -> T:
         async with open_history(queue) as opened:
             return await work(opened)

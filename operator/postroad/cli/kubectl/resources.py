@@ -7,16 +7,17 @@ then it is removed, and the API server fills in the default. So the defaults of 
 guide to what an apply changes. The rules are those of kubectl's three-way merge
 (https://kubernetes.io/docs/tasks/manage-kubernetes-objects/declarative-config/)."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 import yaml
 
-from postroad.bootstrap.distributed import ConfigurationOf
 from postroad.cli.kubectl import configuration
 from postroad.cli.kubectl.plugin import Kubectl, Resource, with_kubectl
 from postroad.cli.options import json_option
@@ -26,6 +27,9 @@ from postroad.domain.configuration.documents import configuration_from
 from postroad.domain.configuration.history import ConfigurationEvent
 from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidInput, KubernetesRefused, KubernetesUnavailable
+
+if TYPE_CHECKING:
+    from postroad.bootstrap.distributed import ConfigurationOf
 
 
 def mail_queues(manifests: tuple[BinaryIO, ...]) -> Iterator[Resource]:

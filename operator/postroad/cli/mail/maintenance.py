@@ -11,8 +11,6 @@ from typing import Any
 import click
 
 from postroad.adapters.clocks import MachineClock
-from postroad.bootstrap.distributed import open_erasable
-from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
 from postroad.cli.options import (
     DURATION,
     INSTANT,
@@ -134,6 +132,8 @@ def verify(root: Path, as_json: bool) -> None:
 
     Each lane of the log is read up to its first invalid frame; unreadable records before it are
     listed. Exit code 1 for damage."""
+    from postroad.bootstrap.embedded_store import verify_directory
+
     report = verify_directory(root)
     values = {
         "mails": report.mails if report.is_determined else None,
@@ -157,6 +157,8 @@ def dump(root: Path) -> None:
     """Print the checkpoint and the records of the log in DIR, one JSON object a line.
 
     An unreadable record is listed as such; the output ends at the first invalid frame."""
+    from postroad.bootstrap.embedded_store import dump_directory
+
     for record in dump_directory(root):
         click.echo(json_line(record))
 
@@ -169,6 +171,8 @@ def rebuild(root: Path, as_json: bool) -> None:
 
     The old log is kept in DIR/quarantine. This loses no mail; some may be delivered twice.
     Exit code 1 when spool files of mails that may wait are damaged."""
+    from postroad.bootstrap.embedded_store import rebuild_directory
+
     done = asyncio.run(rebuild_directory(root))
     values = {
         "mails": done.mails,
@@ -248,6 +252,8 @@ async def _take_off(namespace: str, queue: str, erased: Collection[str]) -> Coll
 
 async def _erase(url: str, confirm: str | None, chosen: tuple[str, ...], *, as_json: bool) -> str:
     """Return the name of the queue, which is erased then."""
+    from postroad.bootstrap.distributed import open_erasable
+
     async with open_erasable(url) as queue:
         if confirm != str(queue.name):
             raise click.UsageError(
