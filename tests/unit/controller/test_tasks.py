@@ -18,6 +18,8 @@ from support.manual_loop import move, run
 from support.memory.fault_injection import Fault, Step
 from support.resources import mail_queue, task
 from support.running_controller import NAMESPACE, RunningController, running_controller
+from unit.controller.test_queue_logins import declare as declare_with_users
+from unit.controller.test_queue_logins import letters, login
 
 SPAM: dict[str, Any] = {"operation": "Remove", "selector": {"sender": "spammer@example.org"}}
 COUNTED = {"count": '{"matched": 12}', "task": '{"done": 11}'}
@@ -371,6 +373,48 @@ def test_a_task_that_rotates_asks_for_another_user_once() -> None:
             assert "spec.rabbitmq.users" in status(operator)["message"]
             assert truths(operator)["Stalled"] == "True"
             assert pods.jobs() == []
+
+    run(scene())
+
+
+def test_two_tasks_that_rotate_are_done_when_the_queue_has_another_user() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare_with_users(operator)
+            first = login(operator)
+            await operator.create(task(NAMESPACE, operation="Rotate"))
+            await move(40)
+            assert status(operator)["phase"] == "Completed"
+            assert login(operator) != first
+            assert letters(operator) == "ab"
+
+            await operator.create(task(NAMESPACE, "again", operation="Rotate"))
+            await move(60)
+            assert status(operator, "again")["phase"] == "Running", "the overlap goes on"
+            second = login(operator)
+            await move(700)
+            assert status(operator, "again")["phase"] == "Completed"
+            assert login(operator) != second
+            third = login(operator)
+            await move(1500)
+            assert login(operator) == third
+
+    run(scene())
+
+
+def test_a_view_of_before_its_end_does_not_begin_a_task_again() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM))
+            stale = operator.found(MAIL_QUEUE_TASK, "task")
+            await move(3)
+            await pods.begin(only(pods.jobs()), **COUNTED)
+            await pods.end(only(pods.jobs()))
+            await move(3)
+            await operator.delete(JOB, only(pods.jobs())["metadata"]["name"])
+            await operator.controller._tasks.reconcile(stale)
+            assert pods.jobs() == []
+            assert status(operator)["phase"] == "Completed"
 
     run(scene())
 

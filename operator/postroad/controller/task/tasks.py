@@ -107,24 +107,22 @@ class Tasks:
     async def reconcile(self, found: Object) -> timedelta | None:
         """Carry out the next step of a task, and write its status; return after how long to go on,
         None for never. Raises: KubernetesError; the next reconcile then repeats the step."""
-        metadata, status = found["metadata"], found.get("status") or {}
+        metadata = found["metadata"]
         if "deletionTimestamp" in metadata:
             return None  # its Job belongs to it
-        if status.get("phase") in ENDED:
-            return await self._keep(found)
-        if status.get("phase") != RUNNING:
-            fresh = await self._certain.get(
-                MAIL_QUEUE_TASK, metadata["namespace"], metadata["name"]
-            )
+        if phase_of(found) not in (RUNNING, *ENDED):
+            place = metadata["namespace"], metadata["name"]
+            fresh = await self._certain.get(MAIL_QUEUE_TASK, *place)
             if fresh is None or fresh["metadata"]["uid"] != metadata["uid"]:
                 return None
             found = fresh
-        progress = TaskProgress(status.get("phase", PENDING), running(""))
+        if phase_of(found) in ENDED:
+            return await self._keep(found)
+        progress = TaskProgress(phase_of(found), running(""))
         async with attempt(condition.COMPLETE, seconds=120) as attempted:
             found, progress = await self._proceed(found)
         if not attempted.finding.is_good:
-            phase = (found.get("status") or {}).get("phase", PENDING)
-            progress = TaskProgress(phase, attempted.finding)
+            progress = TaskProgress(phase_of(found), attempted.finding)
         await self._write(found, progress)
         if progress.phase in ENDED:
             return await self._keep({**found, "status": {**progress.fields}})
@@ -188,7 +186,7 @@ class Tasks:
     async def _proceed(self, found: Object) -> tuple[Object, TaskProgress]:
         """Carry out the next step; return the task as it is then. Raises: InvalidInput,
         pydantic.ValidationError, PostroadError where the QueueCluster cannot be used."""
-        is_begun = (found.get("status") or {}).get("phase") == RUNNING
+        is_begun = phase_of(found) == RUNNING
         task, place = spec.Task.of(found), spec.queue_of_task(found)
         queue = await self._api.get(MAIL_QUEUE, place.namespace, place.name)
         if queue is None or "deletionTimestamp" in queue["metadata"]:
@@ -357,6 +355,11 @@ class Tasks:
             asked = {"metadata": {"annotations": {ROTATE: task.uid}}}
             await self._api.patch(MAIL_QUEUE, queue.name.namespace, queue.name.name, asked)
         return found, TaskProgress(RUNNING, running("the operator makes another user"))
+
+
+def phase_of(found: Object) -> str:
+    """Return the phase of a task."""
+    return str((found.get("status") or {}).get("phase", PENDING))
 
 
 def obstacle_of(queue: Object) -> Finding | None:
