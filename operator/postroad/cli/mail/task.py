@@ -57,8 +57,9 @@ async def task(
         else:
             count = await carry_out(queue, operation, selector, MachineClock())
     name = "matched" if is_count else "done"
-    _write(summary, json.dumps({name: count}))
-    say({name: count}, as_json=True, text="")
+    counted = {} if operation == MAINTAIN else {name: count}
+    _write(summary, json.dumps(counted))
+    say(counted, as_json=True, text="")
 
 
 def _selector(document: str | None) -> Selector | None:
