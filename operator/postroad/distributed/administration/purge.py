@@ -108,7 +108,7 @@ async def purge(engine: Engine, accepted_before: datetime | None = None) -> int:
     await engine.limits_cache.check_clock()
     until = now if accepted_before is None else min(now, accepted_before)
     watermark = PurgeWatermark(id_at(until - engine.timing.grace, 0, 0), now)
-    partitions = await _set_watermarks(engine, watermark)
+    partitions = await _set_watermarks(engine, watermark, repeats=accepted_before is not None)
     removed = await count(each_of(partitions), partial(_delete_blobs, engine, watermark))
     # Read anew: mails that changed their entries while bytes were deleted lie in later slices.
     later = await engine.limits_cache.begin()
@@ -125,16 +125,18 @@ class _PurgedPartition:
     earlier: UUID | None
 
 
-async def _set_watermarks(engine: Engine, watermark: PurgeWatermark) -> list[_PurgedPartition]:
-    """Set the watermark in every partition that has older rows."""
+async def _set_watermarks(
+    engine: Engine, watermark: PurgeWatermark, *, repeats: bool
+) -> list[_PurgedPartition]:
+    """Set the watermark in every partition that has older rows. `repeats`: where it is set already,
+    this purge did it before it was killed, and counts all that it removed."""
     partitions: list[_PurgedPartition] = []
 
     async def set_one(partition: Partition) -> None:
         if (await engine.limits_cache.limits()).have_passed(partition.slice_start):
             return
         before = await engine.view.set_watermark(partition, watermark)
-        # The same one is that of this purge, which is repeated and counts all that it removed.
-        if before is not None and before.through == watermark.through:
+        if repeats and before is not None and before.through == watermark.through:
             before = None
         partitions.append(_PurgedPartition(partition, None if before is None else before.through))
 
