@@ -147,13 +147,18 @@ class Tasks:
         by = manager_of(await self._certain.get(MAIL_QUEUE_TASK, *place) or found)
         operation = f"{task['operation']}{' (dry run)' if task.get('dryRun') else ''}"
         counts = {} if run is None else {"matched": run.matched, "done": run.done}
+        kind = WARNING if reason == "TaskFailed" else NORMAL
         log_action(
-            "a task " + reason.removeprefix("Task").lower(), operation=operation, by=by, **counts
+            "a task started"
+            if run is None
+            else ("a task failed" if kind is WARNING else "a task completed"),
+            operation=operation,
+            by=by,
+            **counts,
         )
         what = operation if run is None else run.text(operation)
         note = f"{what}, MailQueueTask {metadata['name']}{f', by {by}' if by else ''}"
         once = task.get("schedule") is None
-        kind = WARNING if reason == "TaskFailed" else NORMAL
         event = Announcement(kind, reason, note, action=task["operation"], once=once)
         queue = spec.queue_of_task(found)
         regarding = await self._api.get(MAIL_QUEUE, queue.namespace, queue.name)
