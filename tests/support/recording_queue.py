@@ -11,14 +11,20 @@ from postroad.domain.mail.mail import Mail
 
 
 class RecordingQueue:
-    """The part of MailQueue that an intake uses. `mails` pairs each mail with its octets."""
+    """The part of MailQueue that an intake uses. `mails` pairs each mail with its octets; `keys`
+    and `delays` are those of the mails, in the same order."""
 
     name = "test.recording"
 
     def __init__(self) -> None:
         self.mails: list[tuple[Mail, bytes]] = []
+        self.keys: list[str | None] = []
+        self.delays: list[timedelta] = []
         self.error: Exception | None = None
         self.room_bytes = 10**12
+        self.waiting = 0
+        """Calls of `enqueue` that wait for the gate."""
+
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -30,11 +36,14 @@ class RecordingQueue:
     async def enqueue(
         self, mail: Mail, delay: timedelta = timedelta(0), *, key: str | None = None
     ) -> UUID:
-        assert key is None, "the queue keeps no keys"
+        self.waiting += 1
         await self.gate.wait()
+        self.waiting -= 1
         if self.error is not None:
             raise self.error
         assert isinstance(mail.content, bytes | Path)
         content = mail.content if isinstance(mail.content, bytes) else mail.content.read_bytes()
         self.mails.append((mail, content))
+        self.keys.append(key)
+        self.delays.append(delay)
         return UUID(int=len(self.mails))

@@ -32,7 +32,7 @@ _ROWS: tuple[
     tuple[type[errors.PostroadError] | tuple[type[errors.PostroadError], ...], Codes], ...
 ] = (
     (errors.MailTooLarge, Codes(FAILED, TOO_LARGE)),
-    (errors.InvalidMail, Codes(FAILED, _INVALID)),
+    ((errors.InvalidMail, errors.KeyReused), Codes(FAILED, _INVALID)),
     ((errors.InvalidQueueURL, errors.InvalidQueueName), Codes(USAGE, _NOT_NOW)),
     (errors.TooManyOpenFiles, Codes(TRY_AGAIN, BUSY)),
     (errors.StoreFull, Codes(TRY_AGAIN, FULL)),

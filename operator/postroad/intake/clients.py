@@ -150,6 +150,11 @@ class Rights:
     submission: Submission | None = None
     """Of a client that has logged in."""
 
+    def largest_mail(self, most: int) -> int:
+        """Return the octets of its largest mail, where the intake takes `most`."""
+        its = self.submission
+        return most if its is None or its.max_size_bytes is None else min(its.max_size_bytes, most)
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:

@@ -413,10 +413,7 @@ class Dialogue:
     @property
     def max_size_bytes(self) -> int:
         """Octets of the client's largest mail."""
-        submission = self.rights.submission
-        if submission is None or submission.max_size_bytes is None:
-            return self.offer.max_size_bytes
-        return min(submission.max_size_bytes, self.offer.max_size_bytes)
+        return self.rights.largest_mail(self.offer.max_size_bytes)
 
     def _auth(self, argument: str) -> ReplyAndStep:
         if not self.is_secured:

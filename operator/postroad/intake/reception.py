@@ -2,16 +2,28 @@
 
 A mail is answered with 250 only after `enqueue` of the queue returned."""
 
+from collections.abc import Mapping
+from datetime import timedelta
 from functools import partial
+from typing import NamedTuple
+from uuid import UUID
 
-from postroad.domain.mail.mail import NO_ATTRIBUTES, TENANT, Mail, Origin
+from postroad.domain.mail.mail import (
+    CONTENT_DIGEST,
+    NO_ATTRIBUTES,
+    TENANT,
+    DsnOptions,
+    Mail,
+    Origin,
+)
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import reply_texts
+from postroad.intake.clients import Rights
 from postroad.intake.context import IntakeContext
-from postroad.intake.dialogue import Dialogue
 from postroad.intake.message_buffer import MessageBuffer, trace_field
 from postroad.intake.submitted_header import SubmittedHeader
+from postroad.ports.mail_queue import NO_DELAY
 from postroad.telemetry.logs import logger
 
 _log = logger("intake")
@@ -21,28 +33,53 @@ MAX_DROPPED = 3
 clients read the reply only after the mail's end."""
 
 
+class OfferedMail(NamedTuple):
+    """All of a mail but its content, as a client offers it. `key`: an enqueue key; `name`: of the
+    mail, None: any."""
+
+    sender: str | None
+    recipients: tuple[str, ...]
+    dsn: DsnOptions | None = None
+    attributes: Mapping[str, str] = NO_ATTRIBUTES
+    priority: int = 0
+    delay: timedelta = NO_DELAY
+    key: str | None = None
+    name: str | None = None
+    is_incomplete: bool = False
+    """True if what its header lacks is added, whatever the rule of its user says."""
+
+
 class Reception:
     """The reception of one mail. The caller discards its buffer in the end."""
 
-    def __init__(self, context: IntakeContext, dialogue: Dialogue, client: str | None) -> None:
-        assert dialogue.transaction is not None
-        self._context = context
-        self._transaction = dialogue.transaction
-        self._name = f"{context.randomness.bits(64):016x}"
-        self._origin = Origin(dialogue.client_name, client, dialogue.protocol)
-        self._max_size_bytes = dialogue.max_size_bytes
-        self._submission = dialogue.rights.submission
+    def __init__(
+        self, context: IntakeContext, offered: OfferedMail, origin: Origin, rights: Rights
+    ) -> None:
+        self._context, self._offered, self._origin = context, offered, origin
+        self.name = offered.name or f"{context.randomness.bits(64):016x}"
+        self.enqueue_id: UUID | None = None
+        """Of the mail, once it is queued."""
+
+        self.error: PostroadError | None = None
+        """Error for which it was refused, if one was raised."""
+
+        self.digest: str | None = None
+        """Digest of what the client sent, of a mail with a key."""
+
+        self._max_size_bytes = rights.largest_mail(context.offer.max_size_bytes)
+        self._submission = rights.submission
         now, hostname = context.clock.now(), context.offer.hostname
         header = None
         if (its := self._submission) is not None:
-            message_id = f"{self._name}@{hostname.strip('[]')}" if its.fixes_up else None
+            completes = its.fixes_up or offered.is_incomplete
+            message_id = f"{self.name}@{hostname.strip('[]')}" if completes else None
             header = SubmittedHeader(its.senders, message_id, now)
         self.buffer = MessageBuffer(
             self._max_size_bytes,
-            trace_field(self._origin, hostname, self._name, now),
+            trace_field(origin, hostname, self.name, now),
             context.queue.incoming,
             has_room=partial(context.queue.has_room, is_taken=True),
-            normalises_line_ends=dialogue.rights.normalises_line_ends,
+            normalises_line_ends=rights.normalises_line_ends,
             takes_long_lines=context.takes_long_lines,
             header=header,
         )
@@ -64,7 +101,9 @@ class Reception:
         if (refusal := buffer.verdict()) is not None:
             return self._refused(refusal, buffer.problem)
         try:
-            enqueue_id = str(await queue.enqueue(self._mail()))
+            enqueue_id = self.enqueue_id = await queue.enqueue(
+                self._mail(), self._offered.delay, key=self._offered.key
+            )
         except PostroadError as error:
             return self._refused(reply_texts.reply_for(error), error)
         except Exception as error:  # also for a bug, 451: the client must keep the mail
@@ -74,27 +113,32 @@ class Reception:
             "mail accepted",
             queue=queue.name,
             client=self._origin.address,
-            enqueue_id=enqueue_id,
-            mail_name=self._name,
-            recipients=len(self._transaction.recipients),
+            enqueue_id=str(enqueue_id),
+            mail_name=self.name,
+            recipients=len(self._offered.recipients),
             size_bytes=buffer.size_bytes,
         )
         return reply_texts.accepted(enqueue_id)
 
     def _mail(self) -> Mail:
-        transaction, submission = self._transaction, self._submission
-        tenant = None if submission is None else submission.tenant
+        offered, submission, attributes = self._offered, self._submission, self._offered.attributes
+        if submission is not None and submission.tenant is not None:
+            attributes = {**attributes, TENANT: submission.tenant}
+        if self.digest is not None:
+            attributes = {**attributes, CONTENT_DIGEST: self.digest}
         return Mail(
-            transaction.mail_from.sender,
-            transaction.recipients,
+            offered.sender,
+            offered.recipients,
             self.buffer.content,
-            name=self._name,
-            attributes=NO_ATTRIBUTES if tenant is None else {TENANT: tenant},
+            name=self.name,
+            attributes=attributes,
             origin=self._origin,
-            dsn=transaction.dsn,
+            dsn=offered.dsn,
+            priority=offered.priority,
         ).of_shape(self.buffer.shape)
 
     def _refused(self, reply: Reply, error: PostroadError | None = None) -> Reply:
+        self.error = error
         _log.info(
             "mail refused",
             queue=self._context.queue.name,

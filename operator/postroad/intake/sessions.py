@@ -7,6 +7,7 @@ import base64
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+from postroad.domain.mail.mail import Origin
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
@@ -26,7 +27,7 @@ from postroad.intake.dialogue import (
 )
 from postroad.intake.logins import results
 from postroad.intake.logins.results import LoginClient, LoginFailed
-from postroad.intake.reception import Reception
+from postroad.intake.reception import OfferedMail, Reception
 from postroad.smtp.server import AGAIN, DONE, WAIT, RoundResult, ServingWire
 from postroad.smtp.wire import (
     ConnectionLost,
@@ -188,7 +189,12 @@ class IntakeSession:
         return DONE
 
     def _begin_mail(self) -> None:
-        self._incoming = Reception(self._context, self._dialogue, self._wire.peer_address)
+        dialogue = self._dialogue
+        assert dialogue.transaction is not None
+        mail_from, recipients, _ = dialogue.transaction
+        origin = Origin(dialogue.client_name, self._wire.peer_address, dialogue.protocol)
+        offered = OfferedMail(mail_from.sender, recipients, dialogue.transaction.dsn)
+        self._incoming = Reception(self._context, offered, origin, dialogue.rights)
         self._deadlines.begin_mail(self._wire.now())
 
     def _begin_chunk(self) -> RoundResult:

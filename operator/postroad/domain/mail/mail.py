@@ -55,6 +55,10 @@ MIN_PRIORITY, MAX_PRIORITY = -100, 100
 TENANT = "postroad.tenant"
 """The attribute of an envelope that names its tenant."""
 
+CONTENT_DIGEST = "postroad.digest"
+"""The attribute by which two mails with one enqueue key are compared instead of by their content:
+of a mail to which this side adds what differs each time, as Received."""
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PLAIN = frozenset((str, type(None)))
 _NULL_SENDER = "the null reverse-path `<>` is sender=None"
