@@ -34,6 +34,7 @@ SUBMISSION: dict[str, Any] = {
     "listeners": [{"name": "submission", "role": "submission", "tls": TLS}],
     "users": {"file": "users.yaml"},
 }
+HTTP: dict[str, Any] = SUBMISSION | {"listeners": [{"name": "http", "role": "http"}]}
 
 
 @dataclass
@@ -59,10 +60,10 @@ def write_users(file: Path, **passwords: str) -> None:
 
 @asynccontextmanager
 async def an_intake_by_file(
-    folder: Path, document: dict[str, Any], **more: Any
+    folder: Path, document: dict[str, Any], *, queue: MailQueue | None = None, **more: Any
 ) -> AsyncIterator[RunningIntake]:
     """Run the intake of a document, whose listeners get free ports. `folder` has `tls.crt` and
-    `tls.key`, of `localhost`, and `users.yaml` with one user."""
+    `tls.key`, of `localhost`, and `users.yaml` with one user. `queue`: None, one that records."""
     document = copy.deepcopy(document)
     certificates = Certificates.copied(folder)
     if not (folder / "users.yaml").exists():
@@ -74,9 +75,9 @@ async def an_intake_by_file(
     file = folder / "intake.yaml"
     file.write_text(yaml.safe_dump(document))
     settings = Settings(hostname="intake.example", intake=Intake(file=file, **more))
-    queue = RecordingQueue()
+    recording = RecordingQueue()
     process = long_running.Process(
-        Readiness(), asyncio.Event(), timedelta(seconds=5), cast("MailQueue", queue)
+        Readiness(), asyncio.Event(), timedelta(seconds=5), queue or cast("MailQueue", recording)
     )
     running = asyncio.create_task(
         intake.receive(process, settings, intake.listeners_of(settings.intake))
@@ -84,7 +85,7 @@ async def an_intake_by_file(
     try:
         for port in ports.values():
             await _listens(port, running)
-        yield RunningIntake(queue, ports, certificates, folder, process)
+        yield RunningIntake(recording, ports, certificates, folder, process)
     finally:
         process.stop.set()
         await running

@@ -54,8 +54,9 @@ class IntakeFile(IntakeSection):
             if twice:
                 raise ValueError(f"{what}: {', '.join(twice)} stands twice")
         roles = {each.role for each in self.listeners}
-        if ListenerRole.SUBMISSION in roles and self.users is None:
-            raise ValueError("users is missing: clients of the role submission log in")
+        login = [each.value for each in roles if each.logs_in]
+        if login and self.users is None:
+            raise ValueError(f"users is missing: clients of the role {min(login)} log in")
         if ListenerRole.MX in roles and not self.domains:
             raise ValueError("domains is missing: the role mx takes mail for these alone")
         return self

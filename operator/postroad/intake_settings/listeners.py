@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictInt, model_validator
 
 from postroad.delivery_settings.patterns import DeliverySection, DomainName, NetworkText
-from postroad.domain.values.networks import Networks
+from postroad.domain.values.networks import LOOPBACK, Networks
 
 NetworkTexts = Annotated[tuple[NetworkText, ...], Field(min_length=1, max_length=1000)]
 
@@ -29,6 +29,14 @@ class ListenerRole(StrEnum):
 
     MX = "mx"
     """Of all clients, to recipients in this intake's own domains."""
+
+    HTTP = "http"
+    """Of programs that log in, by requests of HTTP, to any recipient."""
+
+    @property
+    def logs_in(self) -> bool:
+        """True if its clients log in."""
+        return self in (ListenerRole.SUBMISSION, ListenerRole.HTTP)
 
 
 class CertificateFiles(IntakeSection):
@@ -70,7 +78,7 @@ class Listener(IntakeSection):
 
     host: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """The address to listen on; `*`: all of both families. Absent: all, but loopback for a relay
-    without `from`."""
+    without `from` and for http without tls."""
 
     port: Annotated[StrictInt, Field(ge=0, le=65535)]
     """0: any free one."""
@@ -92,14 +100,29 @@ class Listener(IntakeSection):
             )
         if self.role is ListenerRole.SUBMISSION and self.tls is None:
             raise ValueError("the role submission needs tls: clients log in under TLS alone")
+        if self.role is ListenerRole.HTTP:
+            self._fits_http()
         return self
+
+    def _fits_http(self) -> None:
+        if self.tls is not None and self.tls.mode != "Implicit":
+            raise ValueError("write `mode: Implicit` for the role http: HTTPS begins with TLS")
+        if self.proxy_from:
+            raise ValueError("`proxyFrom` is of SMTP; a listener of role http has none")
+        if self.tls is None and self.address != "localhost" and self.address not in LOOPBACK:
+            raise ValueError(
+                "the role http needs tls, or a loopback address as host: clients log in, and"
+                " passwords in clear are for this machine alone"
+            )
 
     @property
     def address(self) -> str:
         """The host to listen on; `*`: all addresses."""
         if self.host is not None:
             return self.host
-        return "127.0.0.1" if self.role is ListenerRole.RELAY and self.from_ is None else "*"
+        is_open = self.from_ if self.role is ListenerRole.RELAY else self.tls
+        is_local = self.role in (ListenerRole.RELAY, ListenerRole.HTTP) and is_open is None
+        return "127.0.0.1" if is_local else "*"
 
     @property
     def is_implicit(self) -> bool:

@@ -1,5 +1,5 @@
-"""`postroad intake`: accepts mail over SMTP into a queue, in this process or in children, because a
-Python process uses one core.
+"""`postroad intake`: accepts mail over SMTP and HTTP into a queue, in this process or in children,
+because a Python process uses one core.
 
 The children share the listening sockets, which they inherit, and reply 250 only after `enqueue`
 returned. With an embedded queue that this process owns, they also inherit the lock on its store and
@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,6 +47,9 @@ from postroad.settings import Settings, from_environment
 from postroad.settings.intake import BareLineEnds, Intake, LongLines
 from postroad.smtp.server import ServerCertificate
 from postroad.telemetry.logs import logger
+
+if TYPE_CHECKING:
+    from postroad.intake.web.server import HttpServer
 
 _log = logger("intake")
 
@@ -206,14 +209,16 @@ async def receive(
     base = _base_context(
         this, settings, None if isinstance(listeners, FollowedIntake) else listeners
     )
-    server = SmtpServer(
-        base, max_sessions=section.max_sessions, client_limits=client_limits(section)
-    )
     file, by_file = None, None
     if isinstance(listeners, FollowedIntake):
         file, by_file = listeners, FileListeners(listeners, base, settings.ca_file)
         await by_file.open()
     ports = ports_of(section, listeners)
+    has_http = any(each.is_http for each in ports)
+    # Both kinds of connections have half of the descriptors that the sessions may take.
+    most = max(1, section.max_sessions // 2) if has_http else section.max_sessions
+    server = SmtpServer(base, max_sessions=most, client_limits=client_limits(section))
+    http = _http_server(most, client_limits(section)) if has_http else None
     sockets = list(inherited) or [
         (each.name, bound) for each in ports for bound in listening_on(each.host, each.port)
     ]
@@ -222,7 +227,10 @@ async def receive(
         contexts = {} if by_file is None else by_file.contexts()
         for each in ports:
             own = [bound for name, bound in sockets if name == each.name]
-            server.listen_on(*own, tls=each.tls, context=contexts.get(each.name))
+            if http is not None and each.is_http:
+                http.listen_on(*own, context=contexts[each.name])
+            else:
+                server.listen_on(*own, tls=each.tls, context=contexts.get(each.name))
 
     def use(document: IntakeDocument) -> None:
         assert by_file is not None
@@ -238,7 +246,15 @@ async def receive(
         async with long_running.following(this, file, use):
             await this.stop.wait()
     finally:
-        await server.drain(this.drain_within)
+        others = [] if http is None else [http.drain(this.drain_within)]
+        await asyncio.gather(server.drain(this.drain_within), *others)
+
+
+def _http_server(max_connections: int, limits: ClientLimits) -> "HttpServer":
+    """Return the server of listeners of role http; an intake without them imports no aiohttp."""
+    from postroad.intake.web.server import HttpServer
+
+    return HttpServer(max_connections=max_connections, client_limits=limits)
 
 
 def _base_context(
@@ -276,7 +292,7 @@ def client_limits(section: Intake) -> ClientLimits:
 
 
 def ports_of(section: Intake, listeners: Listeners) -> list[ListenerAddress]:
-    """Return where to listen for SMTP."""
+    """Return where to listen."""
     if isinstance(listeners, FollowedIntake):
         return FileListeners.ports(listeners.current.settings.listeners)
     plain = ListenerAddress("smtp", section.host, section.port)

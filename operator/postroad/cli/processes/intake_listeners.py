@@ -31,12 +31,13 @@ _log = logger("intake")
 
 
 class ListenerAddress(NamedTuple):
-    """Address of a listener. `tls`: connections begin with TLS."""
+    """Address of a listener. `tls`: connections begin with TLS; `is_http`: it is of role http."""
 
     name: str
     host: str
     port: int
     tls: bool = False
+    is_http: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +151,15 @@ class FileListeners:
 
     @staticmethod
     def ports(listeners: Sequence[Listener]) -> list[ListenerAddress]:
-        """Return where to listen for SMTP."""
+        """Return where to listen."""
         return [
-            ListenerAddress(each.name, each.address, each.port, each.is_implicit)
+            ListenerAddress(
+                each.name,
+                each.address,
+                each.port,
+                each.is_implicit,
+                each.role is ListenerRole.HTTP,
+            )
             for each in listeners
         ]
 
@@ -170,7 +177,7 @@ class FileListeners:
     def _context(
         self, document: IntakeDocument, listener: Listener, permissions: Permissions
     ) -> IntakeContext:
-        logs_in = listener.role is ListenerRole.SUBMISSION
+        logs_in = listener.role.logs_in
         certificate = document.certificates.get(listener.name)
         rules = self._base.rules
         own = Rules(

@@ -1,0 +1,1 @@
+"""Mail that programs hand over by requests of HTTP: the listeners of role http."""

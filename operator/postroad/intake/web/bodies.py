@@ -1,0 +1,96 @@
+"""Bodies of requests, read up to a bound, and JSON in them.
+
+A client chooses how long a body is, how slowly it comes, and of how many values JSON consists: each
+takes a hundred times its octets in memory."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from postroad.intake.context import ClientTimeouts, Deadlines
+from postroad.intake.web.problems import Problem, malformed
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+MAX_HELD = 96 * 2**20
+"""Octets of JSON that a process holds at a time, of all requests. One request may be as long in any
+case."""
+
+FIELDS = 2**20
+"""Octets of a JSON body beside the content of the largest mail."""
+
+MAX_VALUES = 200_000
+"""Values of one JSON body."""
+
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_SEPARATORS = (b",", b"[", b"{")
+
+
+async def chunks_of(
+    request: web.BaseRequest, limit: int, timeouts: ClientTimeouts
+) -> AsyncIterator[bytes]:
+    """Yield the body as it comes. Raises: Problem, where it is longer than `limit`, or slow."""
+    if (request.content_length or 0) > limit:
+        raise Problem(413, f"the body has more than {limit} octets")
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # else aiohttp takes the response for begun
+    now = asyncio.get_running_loop().time
+    deadlines, received = Deadlines(timeouts, now()), 0
+    deadlines.begin_mail(now())
+    silent = timeouts.data_block.total_seconds()
+    while True:
+        try:
+            async with asyncio.timeout(min(silent, deadlines.of_mail(received) - now())):
+                chunk = await request.content.readany()
+        except TimeoutError:
+            raise Problem(408, "the body comes too slowly") from None
+        if not chunk:
+            return
+        received += len(chunk)
+        if received > limit:
+            raise Problem(413, f"the body has more than {limit} octets")
+        yield chunk
+
+
+class JsonBodies:
+    """Reads JSON bodies; those that are held at a time have a bound together."""
+
+    def __init__(self) -> None:
+        self._held = 0
+
+    @asynccontextmanager
+    async def read(
+        self, request: web.BaseRequest, largest_mail: int, timeouts: ClientTimeouts
+    ) -> AsyncIterator[bytes]:
+        """Yield a body, which is held until the block ends. Raises: Problem."""
+        limit = largest_mail * 4 // 3 + FIELDS
+        body = bytearray()
+        try:
+            async for chunk in chunks_of(request, limit, timeouts):
+                self._held += len(chunk)
+                body += chunk
+                if self._held > max(MAX_HELD, limit):
+                    raise Problem(503, "too many large requests at a time, come again")
+            yield bytes(body)
+        finally:
+            self._held -= len(body)
+
+
+def parsed(model: type[_Model], body: bytes) -> _Model:
+    """Return the value of a JSON body. Raises: Problem."""
+    if _separators(body) > MAX_VALUES and _separators(_TEXT.sub(b"", body)) > MAX_VALUES:
+        raise Problem(413, f"the body has more than {MAX_VALUES} values")
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise malformed(error) from None
+
+
+def _separators(body: bytes) -> int:
+    return sum(map(body.count, _SEPARATORS))

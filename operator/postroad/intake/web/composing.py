@@ -1,0 +1,122 @@
+"""Composes messages of parts, by the email package. Pure, but for the boundaries of MIME parts.
+
+Source: RFC 5322, RFC 2045 to 2047, RFC 6532."""
+
+import base64
+import re
+from collections.abc import Iterable
+from email import policy
+from email.headerregistry import Address
+from email.message import EmailMessage
+
+from postroad.errors import InvalidMail
+from postroad.intake.web.models import (
+    Attachment,
+    InjectAddress,
+    InjectContent,
+    MailParts,
+    MailRequest,
+)
+
+_LINE_END = re.compile(r"\r\n?|\n")
+
+_POLICY = policy.SMTP.clone(cte_type="7bit")
+_POLICY_UTF8 = policy.SMTPUTF8.clone(cte_type="7bit")
+"""For addresses that are not ASCII, which no other form of a header can hold (RFC 6532)."""
+
+
+def content_of(mail: MailRequest) -> bytes:
+    """Return the content of a mail. Raises: InvalidMail, for fields that no message can have."""
+    if mail.raw is not None:
+        return mail.raw
+    assert mail.message is not None
+    only = mail.recipients[0] if len(mail.recipients) == 1 else None
+    return composed(mail.message, mail.from_, only or "undisclosed-recipients:;")
+
+
+def composed(message: MailParts, sender: str | None, to: str | None) -> bytes:
+    """Return a message. `sender`: its From, unless a field says another; `to`: its To, unless a
+    field names recipients; None: none."""
+    is_ascii = all(each.isascii() for each in (sender or "", to or ""))
+    made = EmailMessage(policy=_POLICY if is_ascii else _POLICY_UTF8)
+    try:
+        _add_fields(made, message, sender, to)
+        _add_parts(made, message)
+        return made.as_bytes()
+    except Exception as error:  # of any kind: the email package fails so at some values
+        raise InvalidMail("the message cannot be composed: a field is malformed") from error
+
+
+def with_crlf(text: str) -> bytes:
+    """Return a message that came as text, with CRLF at the end of each line."""
+    return _LINE_END.sub("\r\n", text).encode()
+
+
+def message_of(content: InjectContent) -> MailParts:
+    """Return the message that KumoMTA's parts mean."""
+    headers = dict(content.headers)
+    for name, address in (("From", content.from_), ("Reply-To", content.reply_to)):
+        if address is not None:
+            headers[name] = named(address)
+    attachments = tuple(
+        Attachment.model_construct(
+            name=each.file_name,
+            type=each.content_type,
+            content=base64.b64decode(each.data) if each.base64 else each.data.encode(),
+        )
+        for each in content.attachments
+    )
+    return MailParts.model_construct(
+        subject=content.subject,
+        text=content.text_body,
+        html=content.html_body,
+        headers=headers,
+        attachments=attachments,
+    )
+
+
+def named(address: InjectAddress) -> str:
+    """Return an address with its name, as fields have it."""
+    return str(Address(address.name or "", addr_spec=address.email))
+
+
+def to_field(address: InjectAddress) -> bytes:
+    """Return the field To of one recipient, with its line end. Raises: InvalidMail."""
+    made = EmailMessage(policy=_POLICY if address.email.isascii() else _POLICY_UTF8)
+    try:
+        made["To"] = named(address)
+        return made.as_bytes().removesuffix(b"\r\n")
+    except Exception as error:  # as above
+        raise InvalidMail("the recipient's name or address is malformed") from error
+
+
+def source_of(mail: MailRequest) -> Iterable[bytes]:
+    """Return the octets by which two requests with one key are the same mail."""
+    if mail.raw is not None:
+        return (mail.raw,)
+    return (mail.model_dump_json(include={"message"}).encode(),)
+
+
+def _add_fields(made: EmailMessage, message: MailParts, sender: str | None, to: str | None) -> None:
+    for name, value in message.headers.items():
+        made[name] = value
+    if message.subject is not None:
+        made["Subject"] = message.subject
+    if made["From"] is None and sender is not None:
+        made["From"] = sender
+    if to is not None and made["To"] is None and made["Cc"] is None:
+        made["To"] = to
+
+
+def _add_parts(made: EmailMessage, message: MailParts) -> None:
+    if message.text is not None or message.html is None:
+        made.set_content(_LINE_END.sub("\n", message.text or ""))
+    if message.html is not None:
+        html = _LINE_END.sub("\n", message.html)
+        if message.text is None:
+            made.set_content(html, subtype="html")
+        else:
+            made.add_alternative(html, subtype="html")
+    for each in message.attachments:
+        kind, _, subtype = each.type.partition("/")
+        made.add_attachment(each.content, kind, subtype, filename=each.name or None)
