@@ -54,14 +54,14 @@ async def enqueue(
 ) -> None:
     """Queue messages from FILES, or one from standard input; print their enqueue ids."""
     read = [path.read_bytes() for path in files] or [sys.stdin.buffer.read()]
-    contents = list(map(_message, read))
+    contents = list(map(message_of, read))
     mails = [_mail(content, sender, recipients, name, priority) for content in contents]
     for mail in mails:
         enqueue_id = str(await queue.enqueue(mail, delay))
         say({"enqueue_id": enqueue_id}, as_json=as_json, text=enqueue_id)
 
 
-def _message(content: bytes) -> bytes:
+def message_of(content: bytes) -> bytes:
     """Return a message as it begins with its header. Raises: UsageError for none, and for several:
     all but the first would be text of that."""
     if _OF_A_MAILBOX.match(content) and _NEXT_MESSAGE.search(content):
@@ -97,7 +97,7 @@ def _mail(
 
 def _sender(header: Message) -> str:
     names = ("Resent-Sender",) if "Resent-Sender" in header else ("Resent-From",)
-    found = _addresses(header, names if _is_resent(header) else ("From",), "--from")
+    found = addresses_of(header, names if is_resent(header) else ("From",), "--from")
     if len(found) != 1:
         raise click.UsageError("the message has not exactly one From address: give --from")
     return found[0]
@@ -107,22 +107,25 @@ def _recipients(header: Message) -> tuple[str, ...]:
     """Return the recipients that the header names: of a message that was resent, those to which it
     was. Bcc is refused, unless it is empty: its field would be sent to all. Source: RFC 5322 3.6.3,
     3.6.6."""
-    prefix = "Resent-" if _is_resent(header) else ""
+    prefix = "Resent-" if is_resent(header) else ""
     if any(value.strip() for value in header.get_all("Bcc", []) + header.get_all("Resent-Bcc", [])):
         raise click.UsageError("the message has a Bcc field, which all would see: give --to")
-    found = _addresses(header, (f"{prefix}To", f"{prefix}Cc"), "--to")
+    found = addresses_of(header, (f"{prefix}To", f"{prefix}Cc"), "--to")
     if not found:
         raise click.UsageError("the message names no recipients: give --to")
     return tuple(dict.fromkeys(found))
 
 
-def _is_resent(header: Message) -> bool:
+def is_resent(header: Message) -> bool:
     return any(name.lower().startswith("resent-") for name in header)
 
 
-def _addresses(header: Message, names: Iterable[str], instead: str) -> list[str]:
-    """Return the addresses of fields. Their values are not decoded by the parser, which would put
-    other characters for UTF-8. Raises: UsageError."""
+def addresses_of(
+    header: Message, names: Iterable[str], instead: str, *, local_too: bool = False
+) -> list[str]:
+    """Return the addresses of fields, as `addresses_in` does. Their values are not decoded by the
+    parser, which would put other characters for UTF-8. Raises: UsageError, which says what to give
+    `instead`."""
     found: list[str] = []
     if header.defects:
         raise click.UsageError(f"a line of the header belongs to no field: give {instead}")
@@ -133,7 +136,8 @@ def _addresses(header: Message, names: Iterable[str], instead: str) -> list[str]
         for value in values:
             octets = value.encode("utf-8", "surrogateescape")
             try:
-                found += addresses_in(octets.decode("utf-8", "surrogateescape"))
+                text = octets.decode("utf-8", "surrogateescape")
+                found += addresses_in(text, local_too=local_too)
             except InvalidInput as error:
                 raise click.UsageError(f"{name} cannot be read: {error}; give {instead}") from error
     return found

@@ -17,26 +17,30 @@ _DOTTED = rf"{_ATOM}(?:{_SPACE}\.{_SPACE}{_ATOM})*+"
 _PHRASE = rf"(?:(?:{_QUOTED}|{_ATOM}|\.){_SPACE})"
 _BETWEEN = re.compile(rf"(?:[ \t\r\n,;]|{_PHRASE}++:)*+")
 """Separators, and the names that groups begin with."""
-_MAILBOX = re.compile(
+_LOCAL = (
     rf"(?P<opened>{_PHRASE}*+<{_SPACE}(?:@[^:<>]*+:{_SPACE})?)?"  # with a source route (4.4)
-    rf"(?P<local>{_QUOTED}|{_DOTTED}){_SPACE}@{_SPACE}(?P<domain>\[[^\[\]\\]*+\]|{_DOTTED})"
-    rf"{_SPACE}(?P<closed>>)?{_SPACE}",
-    re.DOTALL,
+    rf"(?P<local>{_QUOTED}|{_DOTTED}){_SPACE}"
 )
+_DOMAIN = rf"@{_SPACE}(?P<domain>\[[^\[\]\\]*+\]|{_DOTTED}){_SPACE}"
+_CLOSED = rf"(?P<closed>>)?{_SPACE}"
+_MAILBOX = re.compile(_LOCAL + _DOMAIN + _CLOSED, re.DOTALL)
+_LOCAL_TOO = re.compile(f"{_LOCAL}(?:{_DOMAIN})?{_CLOSED}", re.DOTALL)
 _BLANKS = re.compile(r"[ \t\r\n]+")
 
 
-def addresses_in(value: str) -> list[str]:
-    """Return the addresses in the value of a field, without names and comments. Raises:
-    InvalidInput for text that is no address, and for octets that are no UTF-8."""
+def addresses_in(value: str, *, local_too: bool = False) -> list[str]:
+    """Return the addresses in the value of a field, without names and comments; with `local_too`
+    also names of users without a domain. Raises: InvalidInput for text that is no address, and for
+    octets that are no UTF-8."""
+    pattern = _LOCAL_TOO if local_too else _MAILBOX
     text, found, at = _without_comments(value), [], 0
     while (at := _end_of(_BETWEEN.match(text, at))) < len(text):
-        mailbox = _MAILBOX.match(text, at)
+        mailbox = pattern.match(text, at)
         if mailbox is None or not _may_end(mailbox, text[mailbox.end() : mailbox.end() + 1]):
             raise InvalidInput(f"{_shown(text[at:])} is no address, or hides one")
         local, domain = mailbox["local"], mailbox["domain"]
         local = local if local.startswith('"') else _BLANKS.sub("", local)
-        found.append(f"{local}@{_BLANKS.sub('', domain)}")
+        found.append(local if domain is None else f"{local}@{_BLANKS.sub('', domain)}")
         if not found[-1].isprintable():  # surrogates stand for octets that are no UTF-8
             raise InvalidInput(f"{_shown(found[-1])} is not UTF-8, or holds a control character")
         at = mailbox.end()
