@@ -1,7 +1,7 @@
 """`MailQueue` over a store that this process owns."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -56,6 +56,9 @@ class OwnedQueue(Administration):
         self._enqueued = metrics.ENQUEUED.labels(*self._labels)
         self._enqueue_seconds = metrics.ENQUEUE_SECONDS.labels(*self._labels)
         self._ages: tuple[timedelta, Mapping[str, Mapping[timedelta, int]]] | None = None
+        metrics.QUEUE_MAILS.samples = self._mails_by_state
+        metrics.QUEUE_DUE.samples = lambda: self._sample(lambda sizes: sizes.due)
+        metrics.QUEUE_OLDEST_DUE.samples = lambda: self._sample(self._oldest_seconds)
 
     @property
     def name(self) -> str:
@@ -143,10 +146,30 @@ class OwnedQueue(Administration):
         engine = self.engine
         await engine.indexed.wait()
         engine.check()
+        return self._sizes()
+
+    def _sizes(self) -> Sizes:
+        """Return the sizes, from counts in memory."""
+        engine, index = self.engine, self.engine.index
         engine.ready_queues.promote(engine.elapsed())
-        index = engine.index
         delayed, oldest = engine.ready_queues.delayed, engine.oldest_due()
         return Sizes(index.live, delayed, index.held, index.dead, oldest_due=oldest)
+
+    def _mails_by_state(self) -> Iterator[metrics.Sample]:
+        if self.engine.indexed.is_set():
+            sizes = self._sizes()
+            states = {"waiting": sizes.due, "delayed": sizes.delayed, "held": sizes.held}
+            for state, count in {**states, "dead": sizes.dead_letters or 0}.items():
+                yield (*self._labels, state), count
+
+    def _sample(self, number: Callable[[Sizes], float]) -> Iterator[metrics.Sample]:
+        if self.engine.indexed.is_set():
+            yield self._labels, number(self._sizes())
+
+    def _oldest_seconds(self, sizes: Sizes) -> float:
+        if sizes.oldest_due is None:
+            return 0
+        return max(0.0, (self.engine.clock.now() - sizes.oldest_due).total_seconds())
 
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
         engine = self.engine
@@ -181,5 +204,6 @@ class OwnedQueue(Administration):
                 await lane.commit(lane.end)
 
     async def close(self) -> None:
+        metrics.end_samples()
         await self.engine.close()  # first: the keeper's file may be in a thread's hands
         await self.maintenance.close()
