@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,15 +66,33 @@ async def sink() -> AsyncIterator[Sink]:
         yield opened
 
 
+Start = Callable[..., Awaitable[Program]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Start an MTA over a directory; it is killed at the end at the latest."""
+    running: list[Program] = []
+
+    async def started(root: Path, sink_port: int, **more: Any) -> Program:
+        mta, _ = await an_mta(tmp_path, root, sink_port, **more)
+        running.append(mta)
+        return mta
+
+    yield started
+    for each in running:
+        await each.kill()
+
+
 async def stopped(mta: Program) -> None:
     assert await mta.stop() == 0
 
 
 async def test_mail_of_sendmail_is_delivered_by_the_process_that_owns_the_directory(
-    host: Host, sink: Sink, tmp_path: Path
+    host: Host, sink: Sink, start: Start
 ) -> None:
     root = host.folder / "queue"
-    mta, _ = await an_mta(tmp_path, root, sink.port)
+    mta = await start(root, sink.port)
     host.set(f"queue: embedded://{root}", "localTo: ops@dest.example", "domain: host.example")
 
     sent = await host.run("sendmail", "-FCronDaemon", "-i", "-oem", "root", content=MAIL)
@@ -87,9 +106,9 @@ async def test_mail_of_sendmail_is_delivered_by_the_process_that_owns_the_direct
     await stopped(mta)
 
 
-async def test_mailq_lists_what_waits_with_the_reason(host: Host, tmp_path: Path) -> None:
+async def test_mailq_lists_what_waits_with_the_reason(host: Host, start: Start) -> None:
     root = host.folder / "queue"
-    mta, _ = await an_mta(tmp_path, root, 1, environment={"POSTROAD_RETRY_LANES": "1h"})
+    mta = await start(root, 1, environment={"POSTROAD_RETRY_LANES": "1h"})
     host.set(f"queue: embedded://{root}")
     assert await host.run("mailq") == (0, "Mail queue is empty\n", "")
 
