@@ -368,8 +368,8 @@ async def receive_in_children(
 async def _watch(
     this: long_running.Process, children: list[Child], log: Callable[[], None]
 ) -> None:
-    """Wait until this process is to end; `log` once all children listen. SIGHUP reaches them, too.
-    Raises: ReceiverEnded."""
+    """Wait until this process is to end; `log` once all children listen. They follow the file of
+    intake by themselves. Raises: ReceiverEnded."""
     stopping = asyncio.create_task(this.stop.wait())
     beginning = asyncio.gather(*map(_is_listening, children))
     try:
