@@ -31,7 +31,7 @@ def load(path: Path) -> ec.EllipticCurvePrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
         raise ReleaseRefused(
             f"KEY={path} is no key of P-256; make one: openssl genpkey -algorithm EC"
-            " -pkeyopt ec_paramgen_curve:P-256 -aes256 -out key.pem"
+            " -pkeyopt ec_paramgen_curve:P-256 -aes256 -out ~/postroad-release.pem"
         )
     return key
 

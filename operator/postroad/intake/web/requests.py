@@ -44,6 +44,9 @@ from postroad.intake.web.models import (
 )
 from postroad.intake.web.problems import Problem, malformed, problem_of
 
+PIECE_BYTES = 64 * 1024
+"""Octets that are handed on at a time of a content in memory."""
+
 AT_ONCE = 32
 """Mails of one request that are queued at a time: they share the syncs of a disk."""
 
@@ -123,7 +126,10 @@ class Requests:
             if len(wanted.recipients) > client.context.offer.max_recipients:
                 raise _too_many_recipients(client)
             content = await asyncio.to_thread(_inject_content, wanted)
-            inject = partial(self._inject_one, client, wanted, content)
+            source: tuple[bytes, ...] = ()
+            if client.key:  # once: a thousand recipients would else cost as many digests of it
+                source = (await asyncio.to_thread(_content_digest, wanted),)
+            inject = partial(self._inject_one, client, wanted, content, source)
             problems = await _each(inject, wanted.recipients)
         failed = [
             (recipient.email, each)
@@ -151,6 +157,7 @@ class Requests:
         client: HttpClient,
         wanted: InjectRequest,
         content: bytes,
+        source: tuple[bytes, ...],
         recipient: InjectRecipient,
         index: int,
     ) -> str | None:
@@ -162,11 +169,9 @@ class Requests:
             await self._take(
                 client,
                 envelope,
-                _one_chunk(to + content),
+                _pieces(to, content),
                 index,
-                source=(wanted.model_dump_json(include={"content"}).encode(),)
-                if client.key
-                else (),
+                source=source,
                 is_incomplete=not is_whole,
             )
         except Problem as problem:
@@ -183,7 +188,7 @@ class Requests:
         return await self._take(
             client,
             mail,
-            _one_chunk(content),
+            _pieces(content),
             index,
             source=composing.source_of(mail) if client.key else (),
             is_incomplete=mail.raw is None,
@@ -223,7 +228,7 @@ class Requests:
             digest.update(each)
         try:
             async for chunk in chunks:
-                if not source:
+                if key is not None and not source:
                     digest.update(chunk)
                 await _add(reception, chunk)
             reception.buffer.append(b"", is_end=True)
@@ -270,8 +275,16 @@ async def _add(reception: Reception, chunk: bytes) -> None:
         await reception.buffer.spill()
 
 
-async def _one_chunk(content: bytes) -> AsyncIterator[bytes]:
-    yield content
+async def _pieces(*parts: bytes) -> AsyncIterator[bytes]:
+    """Yield a content in pieces, so that a large one goes to its file without a copy in memory for
+    each recipient."""
+    for part in parts:
+        for at in range(0, len(part), PIECE_BYTES):
+            yield part[at : at + PIECE_BYTES]
+
+
+def _content_digest(wanted: InjectRequest) -> bytes:
+    return hashlib.sha256(wanted.model_dump_json(include={"content"}).encode()).digest()
 
 
 async def _normalised(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
