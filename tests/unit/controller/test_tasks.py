@@ -260,6 +260,30 @@ def test_a_task_waits_for_a_queue_that_is_paused_or_not_ready() -> None:
     run(scene())
 
 
+def cron_jobs(operator: RunningController) -> list[Object]:
+    found = operator.kubernetes.objects.items()
+    return [each for place, each in found if place.plural == "cronjobs"]
+
+
+def test_a_schedule_is_suspended_while_its_queue_is_paused() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, _):
+            await operator.create(task(NAMESPACE, schedule="@daily", **SPAM))
+            await move(3)
+            assert only(cron_jobs(operator))["spec"]["suspend"] is False
+            for _ in range(2):
+                await operator.change({"paused": True})
+                await move(20)
+                assert (status(operator)["phase"], reason(operator)) == ("Scheduled", "QueuePaused")
+                assert only(cron_jobs(operator))["spec"]["suspend"] is True
+                await operator.change({"paused": False})
+                await move(20)
+                assert truths(operator)["Ready"] == "True"
+                assert only(cron_jobs(operator))["spec"]["suspend"] is False
+
+    run(scene())
+
+
 def test_a_queue_that_is_deleted_stops_its_tasks_and_does_not_wait_for_them() -> None:
     async def scene() -> None:
         async with declared(deletionPolicy="Delete") as (operator, pods):

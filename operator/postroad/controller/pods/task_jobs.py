@@ -69,6 +69,7 @@ def job_of(task: Task, queue: Queue, context: PodContext) -> Child:
             "schedule": schedule,
             "timeZone": "Etc/UTC",
             "concurrencyPolicy": "Forbid",
+            "suspend": False,
             "startingDeadlineSeconds": STARTING_DEADLINE_SECONDS,
             "successfulJobsHistoryLimit": 1,
             "failedJobsHistoryLimit": 1,

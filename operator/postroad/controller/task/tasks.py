@@ -16,6 +16,7 @@ from typing import Any
 from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import (
+    APPLIED_HASH,
     BEGUN,
     CRON_JOB,
     FIELD_MANAGER,
@@ -201,7 +202,9 @@ class Tasks:
             if job is not None and is_owned(job, task.uid):
                 return found, await self._observed(found, task, job)
         if not is_begun and (obstacle := obstacle_of(queue)) is not None:
-            return found, TaskProgress(PENDING, obstacle)
+            await self._suspend(task)
+            phase = SCHEDULED if phase_of(found) == SCHEDULED else PENDING
+            return found, TaskProgress(phase, obstacle)
         of = Queue.of(queue)
         cluster = await self._clusters.for_queue(of, begun=True)
         if task.spec.operation == spec.ROTATE:
@@ -240,6 +243,18 @@ class Tasks:
         return TaskProgress(
             PENDING, bad(condition.COMPLETE, "QueueDeleted", message, retryable=True)
         )
+
+    async def _suspend(self, task: spec.Task) -> None:
+        """Let the CronJob of a schedule begin no run, until it is applied anew."""
+        if task.spec.schedule is None:
+            return
+        namespace, name = task.key.namespace, job_name(task)
+        made = await self._certain.get(CRON_JOB, namespace, name)
+        if made is None or not is_owned(made, task.uid) or made["spec"].get("suspend"):
+            return
+        change = {"metadata": {"annotations": {APPLIED_HASH: None}}, "spec": {"suspend": True}}
+        await self._api.patch(CRON_JOB, namespace, name, change)
+        log_action("suspended a schedule", child=f"CronJob {name}")
 
     def _context(self, queue: Queue, cluster: Cluster) -> PodContext:
         servers, images = cluster_of_pods(cluster.spec, queue), self._images
