@@ -6,11 +6,20 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from postroad.controller.kubernetes.api import CRON_JOB, JOB, MAIL_QUEUE, MAIL_QUEUE_TASK
+from postroad.controller.kubernetes.api import (
+    CRON_JOB,
+    JOB,
+    MAIL_QUEUE,
+    MAIL_QUEUE_TASK,
+    SECRET,
+    USER_SINCE,
+)
+from postroad.controller.status.conditions import timestamp
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Object
 from support.jobs import JobPods
@@ -18,6 +27,7 @@ from support.manual_loop import move, run
 from support.memory.fault_injection import Fault, Step
 from support.resources import mail_queue, task
 from support.running_controller import NAMESPACE, RunningController, running_controller
+from unit.controller.test_queue_logins import LOGIN as LOGIN_SECRET
 from unit.controller.test_queue_logins import declare as declare_with_users
 from unit.controller.test_queue_logins import letters, login
 
@@ -422,6 +432,27 @@ def test_two_tasks_that_rotate_are_done_when_the_queue_has_another_user() -> Non
             third = login(operator)
             await move(1500)
             assert login(operator) == third
+
+    run(scene())
+
+
+@pytest.mark.parametrize("ahead", [timedelta(minutes=-2), timedelta(minutes=2)])
+def test_a_task_that_rotates_does_not_depend_on_the_clock_of_the_former_leader(
+    ahead: timedelta,
+) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare_with_users(operator)
+            first = login(operator)
+            secret = operator.at("secrets", NAMESPACE, LOGIN_SECRET)
+            assert secret is not None
+            since = datetime.fromisoformat(secret["metadata"]["annotations"][USER_SINCE]) + ahead
+            change = {"metadata": {"annotations": {USER_SINCE: timestamp(since)}}}
+            await operator.user.patch(SECRET, NAMESPACE, LOGIN_SECRET, change)
+            await operator.create(task(NAMESPACE, operation="Rotate"))
+            await move(60)
+            assert status(operator)["phase"] == "Completed"
+            assert login(operator) != first
 
     run(scene())
 
