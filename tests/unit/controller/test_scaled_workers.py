@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from contract.queue_harness import plain_mail
+from postroad.adapters.memory.broker import BrokerQueues, MemoryBroker
 from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers
 from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.distributed.engine.engine import Parts
@@ -17,12 +18,14 @@ from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName
 from postroad.domain.queues.selection import Selector
+from postroad.errors import BrokerUnavailable
 from support.deployments import scale
 from support.manual_loop import move, run
 from support.memory.clock import SeededRandomness
 from support.memory.fault_injection import Fault, FaultInjector, no_fault
 from support.memory.kubernetes.world import ObjectPlace
 from support.resources import intake, workers
+from support.resources import mail_queue as declared_queue
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 NAME = QueueName(NAMESPACE, "outgoing")
@@ -47,9 +50,9 @@ async def declared(**spec: Any) -> AsyncIterator[RunningController]:
         yield operator
 
 
-def mail_queue(operator: RunningController) -> DistributedQueue:
+def mail_queue(operator: RunningController, name: QueueName = NAME) -> DistributedQueue:
     """Return the queue as a program uses it."""
-    servers, name = MemoryServers(operator.world, FaultInjector()), NAME
+    servers = MemoryServers(operator.world, FaultInjector())
     return DistributedQueue(
         Parts(
             name=name,
@@ -64,8 +67,8 @@ def mail_queue(operator: RunningController) -> DistributedQueue:
     )
 
 
-def replicas(operator: RunningController) -> int:
-    found: dict[str, Any] = operator.found(DEPLOYMENT, "outgoing-worker")["spec"]
+def replicas(operator: RunningController, name: str = NAME.name) -> int:
+    found: dict[str, Any] = operator.found(DEPLOYMENT, f"{name}-worker")["spec"]
     number: int = found["replicas"]
     return number
 
@@ -151,6 +154,78 @@ def test_broker_that_does_not_answer_is_asked_again() -> None:
             assert replicas(operator) == 1
 
     run(scene())
+
+
+@asynccontextmanager
+async def with_failing_probes(
+    names: Collection[str], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[RunningController, list[str]]]:
+    """Run an operator of four queues without workers, and a broker that fails for some of them;
+    yields the names of those that it was asked about, too."""
+    asked: list[str] = []
+    true_answer = MemoryBroker.ready
+
+    async def ready(self: MemoryBroker) -> int:
+        (name,) = (each for each in all_names if queues_of(operator, each) is self.queues)
+        asked.append(name)
+        if name in names:
+            raise error("no answer")
+        return await true_answer(self)
+
+    all_names = ("outgoing", "a", "b", "z")
+
+    def queues_of(operator: RunningController, name: str) -> BrokerQueues:
+        return operator.world.queues(str(QueueName(NAMESPACE, name)))
+
+    async with declared() as operator:
+        for name in all_names[1:]:
+            await operator.create(declared_queue(NAMESPACE, name, workers=autoscaled()))
+        await move(A_COUNT)
+        monkeypatch.setattr(MemoryBroker, "ready", ready)
+        yield operator, asked
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable, TimeoutError, RuntimeError])
+def test_queues_that_the_broker_fails_for_keep_no_other_one_asleep(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        failing = {"outgoing", "a", "b"}
+        async with with_failing_probes(failing, error, monkeypatch) as (operator, _):
+            await move(2 * SOON)
+            await mail_queue(operator, QueueName(NAMESPACE, "z")).enqueue(plain_mail("waits"))
+            await move(SOON)
+            assert (replicas(operator, "z"), replicas(operator)) == (1, 0)
+
+    run(scene())
+
+
+def test_broker_that_is_away_is_asked_about_few_queues_and_about_each_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        names = {"outgoing", "a", "b", "z"}
+        async with with_failing_probes(names, BrokerUnavailable, monkeypatch) as (_, asked):
+            await move(4 * SOON)
+            assert {*asked[:4]} == names
+            assert len(asked) <= 2 * (4 * SOON // 3 + 1)
+
+    run(scene())
+
+
+def test_unexpected_error_of_a_probe_is_logged_once_and_reconciles_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with with_failing_probes({"a"}, RuntimeError, monkeypatch) as (operator, asked):
+            await move(4 * SOON)
+            assert asked.count("a") > 2
+            await operator.change({"workers": {"autoscaling": {"minReplicas": 3}}})
+            await move(SOON)
+            assert replicas(operator) == 3
+
+    run(scene())
+    assert caplog.text.count("a broker was not asked for messages") == 1
 
 
 def test_mail_that_the_broker_lost_wakes_a_worker_by_the_count() -> None:

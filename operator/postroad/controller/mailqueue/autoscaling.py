@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from postroad.controller.cluster.plans import ViewPlan
+from postroad.controller.kubernetes.actions import log_unexpected
 from postroad.controller.kubernetes.api import Key
 from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.queue_resource import Queue
@@ -275,7 +276,11 @@ PROBE = timedelta(seconds=3)
 """Time between two questions to the broker about a MailQueue without workers."""
 
 PROBE_TIMEOUT = timedelta(seconds=4)
-"""A broker that takes longer for one MailQueue is asked about no other one until the next time."""
+"""Time that a broker has to answer about one MailQueue."""
+
+MAX_FAILED_PROBES = 2
+"""A broker that fails for so many MailQueues in a row is asked about no other one until the next
+time: its connection is gone. The queue of a single one may be missing."""
 
 
 class Wakening:
@@ -288,23 +293,45 @@ class Wakening:
         self._autoscalers = autoscalers
         self._clock = clock
         self._woken = woken
+        self._failed: dict[str, timedelta] = {}
+        """Uids of the MailQueues for which a broker failed, and when it did so last."""
 
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
             await self._clock.sleep(PROBE)
+            plans = list(self._autoscalers.at_zero())
+            there = {plan.queue.uid for plan in plans}
+            self._failed = {uid: at for uid, at in self._failed.items() if uid in there}
             asked: dict[int, list[ViewPlan]] = defaultdict(list)
-            for plan in self._autoscalers.at_zero():
+            for plan in plans:
                 asked[id(plan.place.servers)].append(plan)
-            await asyncio.gather(*map(self._ask, asked.values()))
+            await asyncio.gather(*map(self._ask_all, asked.values()))
 
-    async def _ask(self, plans: Sequence[ViewPlan]) -> None:
-        for plan in plans:
-            try:
-                async with asyncio.timeout(PROBE_TIMEOUT.total_seconds()):
-                    ready = await plan.place.broker().ready()
-            except (PostroadError, TimeoutError):
-                return  # a condition of the QueueCluster reports it
+    async def _ask_all(self, plans: Sequence[ViewPlan]) -> None:
+        """Ask one broker, last about those MailQueues for which it failed last."""
+        in_a_row, never = 0, timedelta.min
+        for plan in sorted(plans, key=lambda each: self._failed.get(each.queue.uid, never)):
+            in_a_row = 0 if await self._ask(plan) else in_a_row + 1
+            if in_a_row == MAX_FAILED_PROBES:
+                return
+
+    async def _ask(self, plan: ViewPlan) -> bool:
+        """Ask about one MailQueue; return True if the broker answered."""
+        uid, key = plan.queue.uid, plan.queue.key
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT.total_seconds()):
+                ready = await plan.place.broker().ready()
             if ready:
-                self._autoscalers.wake(plan.queue.uid, ready)
-                self._woken(plan.queue.key)
+                self._autoscalers.wake(uid, ready)
+                self._woken(key)
+        except (PostroadError, TimeoutError):
+            pass  # a condition of the QueueCluster reports it
+        except Exception:  # which must not end all reconciles
+            if uid not in self._failed:
+                log_unexpected("a broker was not asked for messages", resource=str(key))
+        else:
+            self._failed.pop(uid, None)
+            return True
+        self._failed[uid] = self._clock.elapsed()
+        return False
