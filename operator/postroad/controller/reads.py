@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from postroad.controller.kubernetes.api import (
     CHILDREN,
+    CRON_JOB,
     INSTANCE,
     JOB,
     LAST_APPLIED,
@@ -82,7 +83,7 @@ class Indexes:
     """The indexes of a running operator. `users` and `classes` by the key of the QueueCluster;
     `tasks`, the keys of MailQueueTasks, by that of their MailQueue;
     `objects` by their own key where the kind is postroad's, and else by kind, namespace and
-    `INSTANCE`."""
+    `INSTANCE` or `TASK`."""
 
     def __init__(self) -> None:
         self.users: ObjectIndex[User] = ObjectIndex()
@@ -171,8 +172,16 @@ def place_of(body: Mapping[str, Any]) -> Key | None:
     if body["kind"] in OWN_NAMES:
         return key_of(body)
     metadata = body["metadata"]
-    instance = (metadata.get("labels") or {}).get(INSTANCE)
+    labels = metadata.get("labels") or {}
+    if task := labels.get(TASK):
+        return place_for(body["kind"], Key(MAIL_QUEUE_TASK.name, metadata["namespace"], task))
+    instance = labels.get(INSTANCE)
     return Key(body["kind"], metadata["namespace"], instance) if instance else None
+
+
+def place_for(kind: str, task: Key) -> Key:
+    """Return the key in the index of what carries a MailQueueTask out."""
+    return Key(kind, task.namespace, f"{TASK}={task.name}")
 
 
 def as_child(body: Mapping[str, Any]) -> ChildVersion:
@@ -235,11 +244,13 @@ class WatchedKubernetes:
             return [self._newest(each[-1]) for each in found if each]
         wanted = dict(each.split("=", 1) for each in labels.split(",") if each)
         if kind in CHILDREN and namespace and wanted.keys() == {MANAGED_BY, INSTANCE}:
-            return self._children(kind, namespace, wanted[INSTANCE])
+            return self._children(Key(kind.name, namespace, wanted[INSTANCE]))
+        if kind in (CRON_JOB, JOB) and namespace and wanted.keys() == {MANAGED_BY, TASK}:
+            task = Key(MAIL_QUEUE_TASK.name, namespace, wanted[TASK])
+            return self._children(place_for(kind.name, task))
         return await self._api.list(kind, namespace, labels)
 
-    def _children(self, kind: Kind, namespace: str, instance: str) -> Sequence[Object]:
-        place = Key(kind.name, namespace, instance)
+    def _children(self, place: Key) -> Sequence[Object]:
         found = {key_of(each): each for each in self._indexed(place)}
         written = [each for each in self._written.values() if place_of(each) == place]
         found |= {key_of(each): each for each in written if key_of(each) not in found}

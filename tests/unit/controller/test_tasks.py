@@ -332,6 +332,65 @@ def test_a_task_that_is_deleted_takes_its_job_with_it() -> None:
     run(scene())
 
 
+def restored(found: Object) -> Object:
+    """Return an object as a backup brings it back: without owners."""
+    kept = ("name", "namespace", "labels", "annotations")
+    metadata = {key: value for key, value in found["metadata"].items() if key in kept}
+    return {**{key: found[key] for key in ("apiVersion", "kind", "spec")}, "metadata": metadata}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_restored_schedule_has_its_new_cron_job_alone(is_first: bool) -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, schedule="@daily", **SPAM))
+            await move(3)
+            old, found = only(cron_jobs(operator)), operator.found(MAIL_QUEUE_TASK, "task")
+            await operator.delete(MAIL_QUEUE_TASK, "task")
+            await move(3)
+            if is_first:
+                await operator.create(restored(found))
+                await move(3)
+            await operator.user.create(CRON_JOB, restored(old))
+            job = {**old, **old["spec"]["jobTemplate"], "apiVersion": "batch/v1", "kind": "Job"}
+            job["metadata"] = {**job["metadata"], "name": "task-1", "namespace": NAMESPACE}
+            await operator.user.create(JOB, restored(job))
+            if not is_first:
+                await operator.create(restored(found))
+            await move(20)
+
+            assert status(operator)["phase"] == "Scheduled"
+            assert only(cron_jobs(operator))["metadata"]["name"] != old["metadata"]["name"]
+            assert pods.jobs() == []
+
+    run(scene())
+
+
+@pytest.mark.parametrize("schedule", [None, "@daily"])
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_job_without_an_owner_and_a_task_is_deleted(schedule: str | None, runs: bool) -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            given = SPAM if schedule is None else {**SPAM, "schedule": schedule}
+            await operator.create(task(NAMESPACE, **given))
+            await move(3)
+            kind = JOB if schedule is None else CRON_JOB
+            made = only(pods.jobs() if schedule is None else cron_jobs(operator))
+            await operator.delete(MAIL_QUEUE_TASK, "task")
+            await move(3)
+            if runs:
+                await operator.user.create(kind, restored(made))
+                await move(3)
+        if not runs:
+            await operator.user.create(kind, restored(made))
+        async with running_controller(beside=operator):
+            await move(20)
+            assert pods.jobs() == []
+            assert cron_jobs(operator) == []
+
+    run(scene())
+
+
 def test_a_finished_task_is_deleted_when_its_time_is_over() -> None:
     async def scene() -> None:
         async with declared() as (operator, pods):
@@ -366,10 +425,20 @@ def test_a_scheduled_task_has_a_cron_job_that_follows_its_spec() -> None:
             assert cron_job()["spec"]["schedule"] == "@hourly"
 
             made = cron_job()["spec"]["jobTemplate"]
+            owner = {
+                **{key: cron_job()[key] for key in ("apiVersion", "kind")},
+                **{key: cron_job()["metadata"][key] for key in ("name", "uid")},
+                "controller": True,
+            }
             run_of_it = {
                 "apiVersion": "batch/v1",
                 "kind": "Job",
-                "metadata": {"name": "task-1", "namespace": NAMESPACE, **made["metadata"]},
+                "metadata": {
+                    "name": "task-1",
+                    "namespace": NAMESPACE,
+                    "ownerReferences": [owner],
+                    **made["metadata"],
+                },
                 "spec": made["spec"],
             }
             await operator.user.create(JOB, run_of_it)

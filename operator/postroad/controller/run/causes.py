@@ -66,8 +66,11 @@ class Causes:
         self._api.notice(body, gone=gone)
         if kind in reads.OWN:
             self._on_own(kind, body, gone=gone, routine=routine)
-        elif (owner := reads.owner_of(body)) is not None and not routine:
-            self._work.add(owner, Urgency.CHILD)
+        elif (owner := reads.owner_of(body)) is not None:
+            if not routine:
+                self._work.add(owner, Urgency.CHILD)
+            elif owner.kind == MAIL_QUEUE_TASK.name:  # which may be gone
+                self._work.add(owner, Urgency.ROUTINE)
 
     def _on_own(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
         key = reads.key_of(body)

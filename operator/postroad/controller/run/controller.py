@@ -289,6 +289,8 @@ class Controller:
         kind = kind_of(key)
         found = await self._api.get(kind, key.namespace, key.name)
         self._forget_others(key, found)
+        if kind is MAIL_QUEUE_TASK:
+            await self._tasks.delete_strays(key)
         if found is None:
             return await self._leave(key)
         if not await self._class.has(found):

@@ -23,10 +23,12 @@ from postroad.controller.kubernetes.api import (
     JOB,
     MAIL_QUEUE,
     MAIL_QUEUE_TASK,
+    MANAGED_BY,
     POD,
     ROTATE,
     SECRET,
     TASK,
+    Key,
 )
 from postroad.controller.kubernetes.drift import hash_in, is_current
 from postroad.controller.pods.manifests import Child, is_owned
@@ -127,6 +129,17 @@ class Tasks:
         if progress.phase in ENDED:
             return await self._keep({**found, "status": {**progress.fields}})
         return WAITING if progress.finding.retryable else STUCK
+
+    async def delete_strays(self, key: Key) -> None:
+        """Delete what carries a task of this name out and has no controller, as after a restore
+        from a backup, or a deletion with `--cascade=orphan`: the task has its own, or is gone. What
+        an earlier task controls is deleted by the API server. Raises: KubernetesError."""
+        labels = f"{MANAGED_BY}=postroad,{TASK}={key.name}"
+        for kind in (CRON_JOB, JOB):
+            for each in await self._api.list(kind, key.namespace, labels):
+                if is_stray(each):
+                    await self._api.delete(kind, each)
+                    log_action("stopped a task", job=each["metadata"]["name"])
 
     async def _write(self, found: Object, progress: TaskProgress) -> Object:
         before, generation = found.get("status") or {}, found["metadata"]["generation"]
@@ -374,6 +387,15 @@ class Tasks:
             asked = {"metadata": {"annotations": {ROTATE: task.uid}}}
             await self._api.patch(MAIL_QUEUE, queue.name.namespace, queue.name.name, asked)
         return found, TaskProgress(RUNNING, running("the operator makes another user"))
+
+
+def is_stray(made: Object) -> bool:
+    """True if what was made for a task has no controller, and is not being deleted."""
+    metadata = made["metadata"]
+    owners = metadata.get("ownerReferences") or []
+    return "deletionTimestamp" not in metadata and not any(
+        each.get("controller") for each in owners
+    )
 
 
 def phase_of(found: Object) -> str:
