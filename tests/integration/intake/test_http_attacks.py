@@ -97,7 +97,7 @@ FIELDS: dict[str, tuple[Any, int]] = {
     "subject_with_next_line": (message(subject="x\u0085Bcc: z@dest.example"), 422),
     "subject_with_separator": (message(subject="x\u2028Bcc: z@dest.example"), 422),
     "subject_with_nul": (message(subject="x\0"), 422),
-    "encoded_subject": (message(subject="=?utf-8?q?x=0D=0ABcc:_z?="), 201),
+    "encoded_subject": (message(subject="=?utf-8?q?x=0D=0ABcc:_z?="), 422),
     "field_name_with_colon": (with_headers(**{"X: y\r\nBcc": "z"}), 422),
     "field_name_with_blank": (with_headers(**{"X ": "z"}), 422),
     "empty_field_name": (with_headers(**{"": "z"}), 422),
@@ -107,7 +107,7 @@ FIELDS: dict[str, tuple[Any, int]] = {
     "field_bcc": (with_headers(BCC="z@dest.example"), 422),
     "two_from": (with_headers(**{"From": "a@example.org", "from": "b@else.example"}), 422),
     "broken_from": (with_headers(From='"a" <'), 422),
-    "odd_from": (with_headers(From="=?utf-8?q?a=40b?= <@,;:>"), 201),
+    "odd_from": (with_headers(From="=?utf-8?q?a=40b?= <@,;:>"), 422),
     "attachment_name": (
         message(attachments=[{"name": 'x"\r\nX: y', "type": "text/csv", "content": "eA=="}]),
         422,

@@ -6,9 +6,10 @@ import base64
 import re
 from collections.abc import Iterable
 from email import policy
-from email.headerregistry import Address
-from email.message import EmailMessage
+from email.headerregistry import Address, AddressHeader
+from email.message import EmailMessage, Message
 
+from postroad.domain.mail.header_fields import fields_of
 from postroad.errors import InvalidMail
 from postroad.intake.web.models import (
     Attachment,
@@ -16,9 +17,11 @@ from postroad.intake.web.models import (
     InjectContent,
     MailParts,
     MailRequest,
+    has_encoded_word,
 )
 
 _LINE_END = re.compile(r"\r\n?|\n")
+_BARE_END = re.compile(rb"\r(?!\n)|(?<!\r)\n")
 
 _POLICY = policy.SMTP.clone(cte_type="7bit")
 _POLICY_UTF8 = policy.SMTPUTF8.clone(cte_type="7bit")
@@ -37,12 +40,13 @@ def content_of(mail: MailRequest) -> bytes:
 def composed(message: MailParts, sender: str | None, to: str | None) -> bytes:
     """Return a message. `sender`: its From, unless a field says another; `to`: its To, unless a
     field names recipients; None: none."""
-    is_ascii = all(each.isascii() for each in (sender or "", to or ""))
-    made = EmailMessage(policy=_POLICY if is_ascii else _POLICY_UTF8)
+    addresses = (sender or "", to or "")
+    made = EmailMessage(policy=_policy(*addresses))
     try:
+        _check_literal(*addresses)
         _add_fields(made, message, sender, to)
         _add_parts(made, message)
-        return made.as_bytes()
+        return _checked(made)
     except Exception as error:  # of any kind: the email package fails so at some values
         raise InvalidMail("the message cannot be composed: a field is malformed") from error
 
@@ -77,15 +81,17 @@ def message_of(content: InjectContent) -> MailParts:
 
 def named(address: InjectAddress) -> str:
     """Return an address with its name, as fields have it."""
+    _check_literal(address.email)
     return str(Address(address.name or "", addr_spec=address.email))
 
 
 def to_field(address: InjectAddress) -> bytes:
     """Return the field To of one recipient, with its line end. Raises: InvalidMail."""
-    made = EmailMessage(policy=_POLICY if address.email.isascii() else _POLICY_UTF8)
+    made = EmailMessage(policy=_policy(address.email))
     try:
+        _check_literal(address.email)
         made["To"] = named(address)
-        return made.as_bytes().removesuffix(b"\r\n")
+        return _checked(made).removesuffix(b"\r\n")
     except Exception as error:  # as above
         raise InvalidMail("the recipient's name or address is malformed") from error
 
@@ -95,6 +101,46 @@ def source_of(mail: MailRequest) -> Iterable[bytes]:
     if mail.raw is not None:
         return (mail.raw,)
     return (mail.model_dump_json(include={"message"}).encode(),)
+
+
+def _policy(*addresses: str) -> "policy.EmailPolicy[EmailMessage]":
+    return _POLICY if all(map(str.isascii, addresses)) else _POLICY_UTF8
+
+
+def _check_literal(*addresses: str) -> None:
+    if any(map(has_encoded_word, addresses)):
+        raise InvalidMail("an address in a field has no encoded word (=?...?=)")
+
+
+def _checked(made: EmailMessage) -> bytes:
+    """Return the octets of a message, whose fields are those that were set, each once, with the
+    same addresses: the email package writes some values as other fields, or other addresses.
+    Raises: InvalidMail."""
+    content = made.as_bytes()
+    _check_header(made, content.partition(b"\r\n\r\n")[0] + b"\r\n")
+    for part in made.walk():
+        if part is not made:
+            folded = [part.policy.fold_binary(*each) for each in part.raw_items()]
+            _check_header(part, b"".join(folded))
+    return content
+
+
+def _check_header(made: Message, header: bytes) -> None:
+    fields = fields_of(header)
+    names = [each.name for each in fields]
+    is_other = names != [each.lower() for each in made] or len(set(names)) < len(names)
+    if is_other or b"\r\n\r\n" in header or _BARE_END.search(header):
+        raise InvalidMail("a field of the message would become another")
+    for field in fields:
+        wanted = made[field.name]
+        if isinstance(wanted, AddressHeader):
+            read = _POLICY.header_factory(field.name, field.value)
+            if _addresses(read) != _addresses(wanted):
+                raise InvalidMail("an address of the message would become another")
+
+
+def _addresses(field: AddressHeader) -> list[str]:
+    return [each.addr_spec for each in field.addresses]
 
 
 def _add_fields(made: EmailMessage, message: MailParts, sender: str | None, to: str | None) -> None:

@@ -46,6 +46,18 @@ def _address(text: str) -> str:
     return text
 
 
+def has_encoded_word(text: str) -> bool:
+    """Return True for text in which an encoded word may stand (RFC 2047): the email package decodes
+    it where a field is set, and line ends in it would begin fields of their own."""
+    return "?=" in text.partition("=?")[2]
+
+
+def _literal(text: str) -> str:
+    if has_encoded_word(text):
+        raise ValueError("write text as it is, without encoded words (=?...?=): the server encodes")
+    return text
+
+
 def _sender(text: object) -> object:
     return None if text in ("", "<>") else text
 
@@ -79,7 +91,7 @@ def _attribute(name: str) -> str:
 
 Address = Annotated[str, Field(max_length=320), AfterValidator(_address)]
 Sender = Annotated[Address | None, BeforeValidator(_sender)]
-FieldText = Annotated[str, Field(max_length=10_000, pattern=_NO_CONTROLS)]
+FieldText = Annotated[str, Field(max_length=10_000, pattern=_NO_CONTROLS), AfterValidator(_literal)]
 Octets = Annotated[
     bytes,
     BeforeValidator(_octets),
