@@ -34,8 +34,10 @@ COUNT = 30 * SECOND
 """Between two counts of a queue."""
 
 
-def workers(least: int = 1, most: int = 10, *, concurrency: int = 200) -> Workers:
-    rules = Autoscaling(min_replicas=least, max_replicas=most)
+def workers(
+    least: int = 1, most: int = 10, *, concurrency: int = 200, mails_per_worker: int = 1000
+) -> Workers:
+    rules = Autoscaling(min_replicas=least, max_replicas=most, mails_per_worker=mails_per_worker)
     return Workers(handler=Handler(mx={}), concurrency=concurrency, autoscaling=rules)  # type: ignore[arg-type]
 
 
@@ -130,6 +132,55 @@ def test_load_that_workers_can_carry_gets_as_many_as_it_needs() -> None:
     assert 8 <= sizes[-1] <= 20
     assert queue.due <= 20_000
     assert queue.run(lambda _: 0, 60)[-1] == 1
+
+
+EIGHT_HOURS, FIRST_HOUR = 8 * 60, 120
+"""Minutes, and counts in them."""
+
+
+@pytest.mark.parametrize("mails_per_worker", [200, 1000])
+@pytest.mark.parametrize(
+    ("rate", "each", "least"),
+    [(150, 20, 1), (150, 20, 0), (159, 20, 1), (83, 5, 1), (25, 20, 0), (1, 20, 0), (0.02, 20, 0)],
+)
+def test_load_that_stays_changes_nothing_after_the_first_hour(
+    rate: float, each: float, least: int, mails_per_worker: int
+) -> None:
+    rules = workers(least, 40, mails_per_worker=mails_per_worker)
+    queue = Simulated(rules, Scale(least, timedelta()), each)
+    sizes = queue.run(lambda _: rate, EIGHT_HOURS)
+
+    assert len({*sizes[FIRST_HOUR:]}) == 1
+    assert sizes[-1] * each <= 1.3 * rate + 2 * each, "no more than it needs"
+    assert queue.run(lambda _: 0, 60)[-1] == least
+
+
+def test_load_that_falls_is_followed_by_as_many_as_the_new_one_needs() -> None:
+    queue = Simulated(workers(0, 40), Scale(0, timedelta()))
+    rates = [(300, 17), (150, 9), (40, 3), (0, 0)]
+
+    assert [queue.run(lambda _, rate=rate: rate, 60)[-1] for rate, _ in rates] == [  # type: ignore[misc]
+        size for _, size in rates
+    ]
+
+
+def test_pace_of_workers_that_wait_for_mail_is_no_measure_of_what_they_carry() -> None:
+    queue = Simulated(workers(most=40), Scale(3, timedelta()))
+    queue.run(lambda _: 1, 5)
+    queue.run(lambda _: 400, 5)
+
+    assert queue.run(lambda _: 10, 60)[-1] == 1
+
+
+def test_what_workers_carried_is_forgotten_after_a_day() -> None:
+    slow = (1.0, timedelta())
+    load = QueueLoad(24 * 60 * MINUTE, 0, 600)
+    counted = QueueLoad(load.at - COUNT, 0, 0)
+    scale = Scale(8, timedelta(), counted=counted, carried=slow)
+
+    assert next_scale(workers(), scale, load).reason == "FewerLater"
+    fresh = Scale(8, timedelta(), counted=counted, carried=(1.0, counted.at))
+    assert next_scale(workers(), fresh, load).reason == "EnoughWorkers"
 
 
 def test_next_hop_that_is_the_limit_gets_no_more_workers_until_it_is_faster() -> None:

@@ -2,10 +2,13 @@
 that a process keeps.
 
 More at once where more mail is due than they are for, or the oldest waits too long; fewer once
-fewer would have done for `scaleDownAfter`. After an increase the pace at which mail ends is
-compared: where more workers brought no faster one, the next hop is the limit, and there are no more
-until the pace changes. Whatever the load does, there are at most `MAX_CHANGES` in `PERIOD`: the
-last one goes to the bound, so that none is lacking.
+fewer would have done for `scaleDownAfter`. Workers that keep up leave no mail due: so what one
+carried while mail lacked workers is kept, and there are never fewer than the pace needs.
+
+After an increase the pace at which mail ends is compared: where more workers brought no faster one,
+the next hop is the limit, and there are no more until the pace changes. Whatever the load does,
+there are at most `MAX_CHANGES` in `PERIOD`: the last one goes to the bound, so that none is
+lacking.
 
 A process that begins takes over the number that the Deployment has, and keeps it for as long as any
 other. Source: ADR 0082."""
@@ -17,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import floor
 from typing import NamedTuple
 
 from postroad.controller.cluster.plans import ViewPlan
@@ -34,6 +38,10 @@ two counts follow."""
 
 FASTER = 1.1
 """Factor by which mail ends faster, at least, where further workers are of use."""
+
+FORGET = timedelta(days=1)
+"""Time after which fewer workers are tried though they would have lacked: mail may have become
+faster to deliver, which workers that are not busy do not show."""
 
 TRY_AGAIN = timedelta(hours=1)
 """After so long there are more workers once more though the last ones brought nothing: what they
@@ -80,7 +88,8 @@ class QueueLoad:
 class Scale:
     """The number of workers of a queue, and what the next decision needs. `at`: of the last change;
     `fewer`: since when fewer would do, and how many; `pace`: endings in a second; `before`: that
-    before an increase that is not judged yet; `limit`: that at which more were of no use."""
+    before an increase that is not judged yet; `limit`: that at which more were of no use;
+    `carried`: endings in a second by each worker when mail lacked workers last, and when."""
 
     size: int
     at: timedelta
@@ -91,6 +100,7 @@ class Scale:
     pace: float = 0.0
     before: float | None = None
     limit: float | None = None
+    carried: tuple[float, timedelta] | None = None
 
     def recent(self, now: timedelta) -> int:
         """Return how many changes there were in the last `PERIOD`."""
@@ -101,11 +111,12 @@ def next_scale(workers: Workers, scale: Scale, load: QueueLoad) -> Scale:
     """Return the scale after a count. `workers` have autoscaling."""
     rules = workers.autoscaling
     assert rules is not None
-    scale = _with_pace(within_bounds(workers, scale, load.at), load)
+    scale = _with_pace(workers, within_bounds(workers, scale, load.at), load)
     needed, why = _needed(workers, scale, load)
     wanted = min(max(needed, rules.min_replicas), rules.max_replicas)
-    if wanted < scale.size and not load.at_least:
-        return _with_fewer(scale, wanted, load.at, rules.scale_down_after)
+    fewer = max(wanted, _carrying(scale, load.at))
+    if fewer < scale.size and not load.at_least:
+        return _with_fewer(scale, fewer, load.at, rules.scale_down_after)
     scale = replace(scale, fewer=None)
     if wanted > scale.size:
         return _with_more(scale, wanted, rules.max_replicas, load.at, why)
@@ -128,14 +139,37 @@ def _needed(workers: Workers, scale: Scale, load: QueueLoad) -> tuple[int, str]:
     return by_number, MAILS_DUE
 
 
-def _with_pace(scale: Scale, load: QueueLoad) -> Scale:
+def _carrying(scale: Scale, now: timedelta) -> int:
+    """Return how many workers the pace needs that there is, with a margin."""
+    if not scale.pace:
+        return 0
+    if scale.carried is None or now - scale.carried[1] >= FORGET:
+        return 1
+    return floor(scale.pace * FASTER / scale.carried[0]) + 1
+
+
+def _with_pace(workers: Workers, scale: Scale, load: QueueLoad) -> Scale:
     last = scale.counted
     if load.ended is None:
         return scale
     if last is None or last.ended is None or last.at >= load.at:
         return replace(scale, counted=load)
     pace = (load.ended - last.ended) / (load.at - last.at).total_seconds()
-    return replace(scale, counted=load, pace=pace)
+    scale = replace(scale, counted=load, pace=max(0.0, pace))
+    if _is_busy(workers, scale, min(last.due, load.due), load.at):
+        scale = replace(scale, carried=(scale.pace / scale.size, load.at))
+    return scale
+
+
+def _is_busy(workers: Workers, scale: Scale, due: int, now: timedelta) -> bool:
+    """True if all workers had mail since the last count, and they are the limit themselves."""
+    rules = workers.autoscaling
+    assert rules is not None
+    if not scale.pace or not scale.size or now - scale.at < SETTLE:
+        return False
+    of_each = min(workers.concurrency, rules.mails_per_worker)
+    is_limited = scale.limit is not None or scale.pace <= (scale.before or 0.0) * FASTER
+    return due >= of_each * scale.size and not is_limited
 
 
 def _with_fewer(scale: Scale, wanted: int, now: timedelta, after: timedelta) -> Scale:
