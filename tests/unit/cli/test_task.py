@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from postroad import open_queue
 from postroad.adapters.memory import tables
 from postroad.cli import main
-from postroad.cli.mail.task import carry_out, count_selected, counted_in
+from postroad.cli.mail.task import carry_out, count_selected, counted_in, until_run
 from postroad.controller.spec.task import COUNTED, MailSelector
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.queues.documents import selector_of, selector_value
@@ -82,6 +82,55 @@ async def end_of(operation: str, kill_at: int | None) -> tuple[bool, int, dict[s
     left = await state(again.queue)
     await cluster.close()
     return reached, count, left
+
+
+NOW = datetime(2026, 1, 1, 10, 7, 30, tzinfo=UTC)
+SCHEDULED = datetime(2026, 1, 1, 10, tzinfo=UTC)
+RUN = f"spam-1a2b3c4d-{int(SCHEDULED.timestamp()) // 60}"
+
+
+@pytest.mark.parametrize(
+    ("job", "before"),
+    [
+        (RUN, SCHEDULED),
+        (None, None),
+        ("by-hand", None),
+        ("by-hand-1", None),
+        ("by-hand-20260101", None),
+        ("by-hand-99999999", None),
+        (f"{RUN}-1", None),
+    ],
+)
+def test_a_run_is_for_mail_of_before_the_time_in_the_name_of_its_job(
+    job: str | None, before: datetime | None
+) -> None:
+    found = until_run(Selector.all(), job, NOW)
+
+    assert found is not None
+    assert found.accepted_before == before
+
+
+def test_a_task_without_a_schedule_keeps_its_own_moment() -> None:
+    selector = Selector(everything=True, accepted_before=NOW)
+
+    assert until_run(selector, RUN, NOW) == selector
+    assert until_run(None, RUN, NOW) is None
+
+
+async def test_a_pod_of_a_run_that_is_made_again_leaves_mail_that_came_since() -> None:
+    cluster = InMemoryCluster()
+    process = await cluster.start()
+    await cluster.enqueue(process, "before")
+    await cluster.pass_time(timedelta(minutes=2))
+    run = f"purge-1a2b3c4d-{int(cluster.clock.now().timestamp()) // 60}"
+    await cluster.pass_time(timedelta(minutes=2))
+    await cluster.enqueue(process, "since")
+    selector = until_run(Selector.all(), run, cluster.clock.now())
+
+    await carry_out(process.queue, "purge", selector, cluster.clock)
+
+    assert (await state(process.queue))["waiting"] == [("since", False)]
+    await cluster.close()
 
 
 @pytest.mark.parametrize(

@@ -77,13 +77,19 @@ def test_a_selector_ends_at_the_creation_and_keeps_its_signs_from_kubernetes() -
     assert found.accepted_before.isoformat() == "2026-01-01T10:00:01+00:00"
 
 
-def test_a_run_of_a_schedule_ends_at_its_own_start() -> None:
+def test_pods_of_a_schedule_take_the_time_of_their_run_from_the_name_of_the_job() -> None:
     kind, cron_job = job_of(a_task(schedule="@daily", **REMOVE), queue(workers=RELAY), CONTEXT)
-    (container,) = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    pod = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    label = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/job-name']"}}
 
     assert kind.name == "CronJob"
     assert cron_job["spec"]["concurrencyPolicy"] == "Forbid"
     assert selector_in(container).accepted_before is None
+    for each in (container, *pod["initContainers"]):
+        assert {"name": "POSTROAD_TASK_JOB", "valueFrom": label} in each["env"]
+    once = pod_of(job(queue(workers=RELAY), **REMOVE))["containers"][0]["env"]
+    assert "POSTROAD_TASK_JOB" not in {each["name"] for each in once}
 
 
 def test_a_dry_run_has_the_counting_container_alone() -> None:

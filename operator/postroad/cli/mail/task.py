@@ -3,8 +3,11 @@ counts the mails that it is for, and writes what it counted into a file as it go
 
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -23,6 +26,12 @@ PURGE, REPUBLISH, MAINTAIN = "purge", "republish", "maintain"
 
 OPERATIONS = [*(each.value for each in Operation), PURGE, REPUBLISH, MAINTAIN]
 
+MINUTE = re.compile(r"-([0-9]{8})\Z")
+"""End of the name of a CronJob's Job: the minutes from 1970 to the time of the run."""
+
+MAX_RUN_AGE = timedelta(days=2)
+"""A run that is older has ended: such a number is none of a run's time."""
+
 WIDTH = 40
 """Octets of a count in the file: a later one takes the place of the whole of an earlier one."""
 
@@ -40,9 +49,20 @@ MAX_ERROR = 500
     help="The selected mails, as the operator wrote them (or POSTROAD_TASK_SELECTOR).",
 )
 @click.option("--count", "is_count", is_flag=True, help="Only count the selected mails.")
+@click.option(
+    "--job",
+    envvar="POSTROAD_TASK_JOB",
+    help="The Job of a run of a schedule, which is named after the run's time (or "
+    "POSTROAD_TASK_JOB).",
+)
 @click.option("--summary", type=click.Path(path_type=Path), help="A file for what was counted.")
 async def task(
-    queue: MailQueue, operation: str, document: str | None, is_count: bool, summary: Path | None
+    queue: MailQueue,
+    operation: str,
+    document: str | None,
+    is_count: bool,
+    job: str | None,
+    summary: Path | None,
 ) -> None:
     """Carry out the operation of a MailQueueTask: the command of its pod.
 
@@ -50,7 +70,7 @@ async def task(
     nothing that came since."""
     if not isinstance(queue, DistributedQueue):
         raise InvalidInput("a task is for the queue of a MailQueue: use the command of its name")
-    selector = _selector(document)
+    selector = until_run(_selector(document), job, MachineClock().now())
     with counted_in(summary):
         if is_count:
             count = await count_selected(queue, operation, selector)
@@ -70,6 +90,19 @@ def _selector(document: str | None) -> Selector | None:
         raise InvalidInput(
             "the selector is not one that the operator of this release wrote"
         ) from error
+
+
+def until_run(selector: Selector | None, job: str | None, now: datetime) -> Selector | None:
+    """Return the selector of a run, of mails that were accepted before the run's time: each pod of
+    the run has the same, however late it starts. A Job that a user made from the CronJob has a name
+    without a time, and its pods take their own starts."""
+    if selector is None or job is None or selector.accepted_before is not None:
+        return selector
+    found = MINUTE.search(job)
+    moment = None if found is None else datetime.fromtimestamp(int(found[1]) * 60, UTC)
+    if moment is None or not now - MAX_RUN_AGE <= moment <= now + MAX_RUN_AGE:
+        return selector
+    return replace(selector, accepted_before=moment)
 
 
 async def carry_out(

@@ -33,6 +33,9 @@ STARTING_DEADLINE_SECONDS = 900
 MENDED_FIRST = (1, 2)
 """Exit codes of a run that fails again until an administrator acts."""
 
+JOB_OF_POD = "batch.kubernetes.io/job-name"
+"""Label of a pod, with the name of its Job."""
+
 SUMMARY = "/dev/termination-log"
 
 
@@ -135,6 +138,10 @@ def _of_the_queue(task: Task, queue: Queue, context: PodContext) -> dict[str, An
         # Kubernetes replaces $(NAME) in values, and takes $$ for $.
         value = {"name": "POSTROAD_TASK_SELECTOR", "value": text.replace("$", "$$")}
         container["env"] = [*container["env"], value]
+    if task.spec.schedule is not None:
+        label = {"fieldRef": {"fieldPath": f"metadata.labels['{JOB_OF_POD}']"}}
+        of_job = {"name": "POSTROAD_TASK_JOB", "valueFrom": label}
+        container["env"] = [*container["env"], of_job]
     counting = copy.deepcopy(container) | {"name": COUNT}
     counting["args"] = [*container["args"], "--count"]
     spec = {**command_pod(template["spec"]), "containers": [container]}

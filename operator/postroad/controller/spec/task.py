@@ -214,8 +214,8 @@ class Task:
     @property
     def accepted_before(self) -> datetime | None:
         """Mails that were accepted later are left alone, however often a pod of the task is killed
-        and made anew; None for a schedule, of which each run has its own. The API server's time
-        is cut to seconds."""
+        and made anew; None for a schedule, of which each run takes its own time from the name of
+        its Job. The API server's time is cut to seconds."""
         if self.spec.schedule is not None:
             return None
         return self.created + timedelta(seconds=1)

@@ -9,13 +9,11 @@ from typing import Any
 
 from postroad.controller.mailqueue.pipeline_runs import MAX_NUMBER, error_of, outcome_of
 from postroad.controller.pods.pipeline_children import PIPELINE as PIPELINE_POD
-from postroad.controller.pods.task_jobs import COUNT, TASK
+from postroad.controller.pods.task_jobs import COUNT, JOB_OF_POD, TASK
 from postroad.controller.status.conditions import shortened
 from postroad.ports.kubernetes import Object
 
 MAX_MESSAGE = 512
-
-JOB_OF_POD = "batch.kubernetes.io/job-name"
 
 COUNTED_ANEW = "Purge"
 """The operation whose pods each count all that the task has removed."""
