@@ -20,6 +20,7 @@ from postroad.controller.kubernetes.api import (
     USER_SINCE,
 )
 from postroad.controller.status.conditions import timestamp
+from postroad.controller.task.tasks import first_of
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Object
 from support.jobs import JobPods
@@ -268,6 +269,43 @@ def test_a_task_waits_for_a_queue_that_is_paused_or_not_ready() -> None:
             assert (reason(operator, "b"), len(pods.jobs())) == ("QueueNotReady", 1)
 
     run(scene())
+
+
+def test_tasks_of_a_queue_run_one_by_one_the_oldest_first() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.change({"paused": True})
+            await operator.create(task(NAMESPACE, "bad", operation="Export"))
+            await operator.create(task(NAMESPACE, "daily", schedule="@daily", **SPAM))
+            for name in "cab":
+                await move(2)
+                await operator.create(task(NAMESPACE, name, **SPAM))
+            await operator.change({"paused": False})
+            order = []
+            for _ in "cab":
+                await move(30)
+                job = only([each for each in pods.jobs() if "status" not in each])
+                order.append(job["metadata"]["labels"]["postroad.dev/task"])
+                waiting = [each for each in "cab" if each not in order]
+                assert {reason(operator, each) for each in waiting} <= {"AnotherTask"}
+                assert {truths(operator, each)["Reconciling"] for each in waiting} <= {"True"}
+                await pods.begin(job)
+                await pods.end(job)
+            assert order == ["c", "a", "b"]
+
+    run(scene())
+
+
+def test_tasks_of_other_queues_do_not_wait_for_each_other() -> None:
+    def of(name: str, queue: str = "outgoing", **status: Any) -> Object:
+        made = task(NAMESPACE, name, queueRef={"name": queue}, **SPAM)
+        created = {"uid": name, "creationTimestamp": "2026-01-01T10:00:00Z"}
+        return {**made, "metadata": {**made["metadata"], **created}, "status": status}
+
+    assert first_of(of("b"), [of("a", "other", phase="Running")]) is None
+    assert first_of(of("b"), [of("b"), of("a", phase="Completed"), of("c")]) is None
+    assert first_of(of("b"), [of("a"), running := of("c", phase="Running")]) is running
+    assert first_of(of("b"), [first := of("a")]) is first
 
 
 def cron_jobs(operator: RunningController) -> list[Object]:

@@ -8,7 +8,7 @@ the creation of the task. A task that is deleted takes its Job with it. Source: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -58,6 +58,10 @@ ENDED = (COMPLETED, FAILED)
 
 WAITING, STUCK = timedelta(seconds=10), timedelta(minutes=1)
 """After so long a task looks again for what it waits for; for what has to be mended first."""
+
+ANOTHER_TASK = "AnotherTask"
+OF_THE_QUEUE = {ANOTHER_TASK, "QueueNotFound", "QueueDeleted", "QueueNotReady", "QueuePaused"}
+"""Reasons for which all tasks of a MailQueue wait: a task with another one lets others go first."""
 
 COPIED = (
     "it was begun under another uid, as a copy or before a restore, and is not done again: create "
@@ -226,6 +230,8 @@ class Tasks:
             return found, await self._scheduled(found, task, job_of(task, of, context))
         _, job = job_of(task, of, context)
         if not is_begun:
+            if (obstacle := await self._another(found)) is not None:
+                return found, TaskProgress(PENDING, obstacle)
             found = await self._begin(found)
         if found["status"]["phase"] == RUNNING:
             await self._create(job, task.uid)
@@ -267,6 +273,14 @@ class Tasks:
         change = {"metadata": {"annotations": {APPLIED_HASH: None}}, "spec": {"suspend": True}}
         await self._api.patch(CRON_JOB, namespace, name, change)
         log_action("suspended a schedule", child=f"CronJob {name}")
+
+    async def _another(self, found: Object) -> Finding | None:
+        """Return which task goes before one that could begin; None: it begins."""
+        others = await self._api.list(MAIL_QUEUE_TASK, found["metadata"]["namespace"])
+        if (first := first_of(found, others)) is None:
+            return None
+        message = f"MailQueueTask {first['metadata']['name']} of the MailQueue goes before it"
+        return bad(condition.COMPLETE, ANOTHER_TASK, message, retryable=True)
 
     def _context(self, queue: Queue, cluster: Cluster) -> PodContext:
         servers, images = cluster_of_pods(cluster.spec, queue), self._images
@@ -372,6 +386,8 @@ class Tasks:
                 "spec.rabbitmq.users there, or change the login in the Secret"
             )
         if not is_begun:
+            if (obstacle := await self._another(found)) is not None:
+                return found, TaskProgress(PENDING, obstacle)
             found = await self._begin(found)
         if found["status"]["phase"] != RUNNING:
             return found, _as_begun(found)
@@ -412,6 +428,38 @@ def obstacle_of(queue: Object) -> Finding | None:
     elif "configuration" not in (queue.get("status") or {}):
         reason, message = "QueueNotReady", f"MailQueue {name} has no configuration yet"
     return bad(condition.COMPLETE, reason, message, retryable=True) if reason else None
+
+
+def first_of(found: Object, others: Sequence[Object]) -> Object | None:
+    """Return the task that goes before a task of the same MailQueue: one that has begun, else the
+    oldest that waits for nothing but its MailQueue and its turn. Those by a schedule do not count.
+    """
+    beside = [
+        each
+        for each in others
+        if each["metadata"]["uid"] != found["metadata"]["uid"]
+        and spec.queue_of_task(each) == spec.queue_of_task(found)
+        and each["spec"].get("schedule") is None
+        and "deletionTimestamp" not in each["metadata"]
+        and phase_of(each) not in ENDED
+    ]
+    begun = [each for each in beside if _is_begun(each)]
+    waiting = [each for each in beside if _waits_for_its_turn(each) and _age(each) < _age(found)]
+    return min(begun or waiting, key=_age, default=None)
+
+
+def _age(found: Object) -> tuple[str, str]:
+    return found["metadata"]["creationTimestamp"], found["metadata"]["uid"]
+
+
+def _is_begun(found: Object) -> bool:
+    return phase_of(found) == RUNNING or hash_in(found, BEGUN) == found["metadata"]["uid"]
+
+
+def _waits_for_its_turn(found: Object) -> bool:
+    found_conditions = (found.get("status") or {}).get("conditions") or []
+    reasons = [each["reason"] for each in found_conditions if each["type"] == condition.COMPLETE]
+    return set(reasons) <= OF_THE_QUEUE
 
 
 def running(message: str) -> Finding:
