@@ -27,7 +27,9 @@ FIELDS = 2**20
 MAX_VALUES = 200_000
 """Values of one JSON body."""
 
-_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+"""Its closing quote may lack: a search for it would begin again at each quote of the rest."""
+
 _SEPARATORS = (b",", b"[", b"{")
 
 

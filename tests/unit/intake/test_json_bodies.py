@@ -1,0 +1,29 @@
+"""JSON bodies: what it costs to count their values, however they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.intake.web import bodies
+from postroad.intake.web.bodies import MAX_VALUES, parsed
+from postroad.intake.web.models import MailRequest
+from postroad.intake.web.problems import Problem
+
+MANY = b"," * (MAX_VALUES + 1)
+
+
+@pytest.mark.timeout(60)  # at a cost that grows with the square, 2 MB take an hour
+@pytest.mark.parametrize("quotes", [1000, 2**20])
+@pytest.mark.parametrize("end", [b"", b'"', b"\\"])
+def test_a_string_of_escaped_quotes_is_read_once(quotes: int, end: bytes) -> None:
+    body = b"[" + MANY + b'"' + b'\\"' * quotes + end
+
+    assert len(bodies._TEXT.findall(body)) <= 2
+    with pytest.raises(Problem, match="values"):
+        parsed(MailRequest, body)
+
+
+def test_separators_in_a_string_are_no_values() -> None:
+    body = b'{"from": "a@b.c", "to": ["v@d.e"], "message": {"text": "%s"}}' % (MANY + b'\\"[')
+
+    assert parsed(MailRequest, body).recipients == ("v@d.e",)
