@@ -89,6 +89,7 @@ FIELDS: dict[str, tuple[Any, int]] = {
     "priority_as_text": (a_mail(priority="1"), 422),
     "huge_number": (b'{"priority": ' + b"9" * 5000 + b"}", 400),
     "tenant": (a_mail(tenant=""), 422),
+    "tenant_of_a_user_without_one": (a_mail(tenant="bank"), 403),
     "tenant_by_attribute": (a_mail(attributes={"postroad.tenant": "x"}), 422),
     "digest_by_attribute": (a_mail(attributes={"Postroad.digest": "x"}), 422),
     "attribute_of_no_text": (a_mail(attributes={"a": 1}), 422),

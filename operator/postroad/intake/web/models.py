@@ -148,7 +148,7 @@ class MailFields(RequestSection):
 
     priority: Annotated[StrictInt, Field(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
     tenant: TenantName | None = None
-    """The tenant of the mail. That of the user, where it has one, and no other."""
+    """The tenant of the mail: that of the user, and no other."""
 
     attributes: Annotated[dict[AttributeName, AttributeValue], Field(max_length=50)] = {}
 

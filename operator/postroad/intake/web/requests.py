@@ -314,11 +314,11 @@ def _validated(document: object) -> MailRequest:
 
 def _attributes(client: HttpClient, envelope: MailFields) -> dict[str, str]:
     """Return the attributes of a mail. Raises: Problem, where it names another tenant than the
-    user's: the tenant decides who signs, and whose limits hold."""
-    own, wanted = client.submission.tenant, envelope.tenant
+    user's, or the user has none: the tenant decides who signs, and whose limits hold."""
+    wanted = envelope.tenant
     if wanted is None:
         return dict(envelope.attributes)
-    if own is not None and wanted != own:
+    if wanted != client.submission.tenant:
         raise Problem(403, "the user may not send for this tenant")
     return {**envelope.attributes, TENANT: wanted}
 
