@@ -144,10 +144,23 @@ def test_a_pod_has_no_right_in_kubernetes_and_keeps_to_the_restricted_profile() 
         assert each["securityContext"]["readOnlyRootFilesystem"] is True
 
 
-def test_a_job_gives_up_at_once_where_an_administrator_must_act() -> None:
-    rules = job(queue(), operation="Maintain")["spec"]["podFailurePolicy"]["rules"]
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        ({"operation": "Maintain"}, ["task"]),
+        (REMOVE, ["count", "task"]),
+        ({**REMOVE, "dryRun": True}, ["task"]),
+        ({"operation": "Export"}, ["pipeline"]),
+    ],
+)
+def test_a_job_gives_up_at_once_where_an_administrator_must_act(
+    spec: dict[str, Any], names: list[str]
+) -> None:
+    rules = job(queue(pipeline=PIPELINE), **spec)["spec"]["podFailurePolicy"]["rules"]
 
-    assert {"operator": "In", "values": [1, 2]} in [each.get("onExitCodes") for each in rules]
+    assert [each["onExitCodes"] for each in rules if each["action"] == "FailJob"] == [
+        {"containerName": name, "operator": "In", "values": [1, 2]} for name in names
+    ]
 
 
 def test_jobs_of_the_pipeline_run_as_they_are_declared() -> None:

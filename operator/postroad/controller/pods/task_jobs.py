@@ -47,6 +47,7 @@ def job_name(task: Task) -> str:
 def job_of(task: Task, queue: Queue, context: PodContext) -> Child:
     """Return the Job of a task, or its CronJob. Raises: InvalidInput, which names the field."""
     tags = {api.MANAGED_BY: "postroad", api.TASK: task.key.name}
+    template = _template(task, queue, context)
     run: dict[str, Any] = {
         "backoffLimit": RETRIES,
         "activeDeadlineSeconds": MAX_RUN_SECONDS,
@@ -56,13 +57,10 @@ def job_of(task: Task, queue: Queue, context: PodContext) -> Child:
                     "action": "Ignore",
                     "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
                 },
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {"operator": "In", "values": list(MENDED_FIRST)},
-                },
+                *_failures(template["spec"]),
             ]
         },
-        "template": _template(task, queue, context),
+        "template": template,
     }
     kind, schedule = api.JOB, task.spec.schedule
     if schedule is not None:
@@ -94,6 +92,18 @@ def job_of(task: Task, queue: Queue, context: PodContext) -> Child:
     }
     head = {"apiVersion": kind.api_version, "kind": kind.name}
     return kind, with_hash({**head, "metadata": metadata, "spec": run})
+
+
+def _failures(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rules by which exit codes end a Job: of the own containers, for a sidecar that a
+    mesh adds has codes of its own."""
+    names = [each["name"] for each in (*pod.get("initContainers", ()), *pod["containers"])]
+    codes = {"operator": "In", "values": list(MENDED_FIRST)}
+    return [
+        {"action": "FailJob", "onExitCodes": {"containerName": name, **codes}}
+        for name in names
+        if name in (COUNT, TASK, PIPELINE_POD)
+    ]
 
 
 def _template(task: Task, queue: Queue, context: PodContext) -> dict[str, Any]:
