@@ -581,6 +581,44 @@ def test_a_view_of_before_its_end_does_not_begin_a_task_again() -> None:
     run(scene())
 
 
+AN_HOUR = 3600
+
+
+@pytest.mark.parametrize(
+    ("spec", "phase"),
+    [
+        ({"schedule": "@daily", "operation": "Purge"}, "Scheduled"),
+        ({"queueRef": {"name": "none"}, "operation": "Purge"}, "Pending"),
+    ],
+)
+def test_tasks_that_wait_for_a_watch_make_few_requests(spec: dict[str, Any], phase: str) -> None:
+    async def scene() -> None:
+        async with declared() as (operator, _):
+            for number in range(5):
+                await operator.create(task(NAMESPACE, f"waits{number}", **spec))
+            await move(60)
+            assert {status(operator, f"waits{number}")["phase"] for number in range(5)} == {phase}
+            before = len(operator.calls)
+            await move(AN_HOUR)
+            made = [each for each in operator.calls[before:] if "waits" in each or "none" in each]
+            assert len(made) <= 5 * 5 * 15, "five each at every fifth minute"
+
+    run(scene())
+
+
+def test_a_task_begins_as_soon_as_its_queue_is_there_and_configured() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(400)
+            assert reason(operator) == "QueueNotFound"
+            await operator.declare()
+            await move(5)
+            assert status(operator)["phase"] == "Running"
+
+    run(scene())
+
+
 def test_a_bad_schedule_and_an_undeclared_job_are_named() -> None:
     async def scene() -> None:
         async with declared() as (operator, pods):

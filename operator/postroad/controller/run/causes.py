@@ -42,10 +42,13 @@ class Causes:
         self._fingerprints: dict[Key, Fingerprint] = {}
         self._deleted: dict[Key, Object] = {}
         """Resources that a watch saw deleted, as they were last."""
+        self._configured: set[Key] = set()
+        """MailQueues whose status has a configuration, which MailQueueTasks wait for."""
 
     def forget(self, key: Key) -> None:
         """Forget a resource that is gone. Idempotent."""
         self._fingerprints.pop(key, None)
+        self._configured.discard(key)
 
     def deleted(self, key: Key) -> Object | None:
         """Return a resource that a watch saw deleted, as it was last, until `announced`."""
@@ -79,16 +82,30 @@ class Causes:
             self._deleted[key] = body
         elif not gone:
             self._fingerprints[key] = now = fingerprint_of(body)
+            if kind is MAIL_QUEUE and self._is_configured_now(key, body):
+                self._wake_tasks(key)
             if before == now:
                 return  # only the status changed, which the operator itself writes
         self._work.add(key, Urgency.ROUTINE if routine else Urgency.CHANGE)
         if kind is MAIL_QUEUE:
             self._work.add(cluster_of(body), Urgency.ROUTINE)
-            for each in self._indexes.tasks.get(key, ()):
-                self._work.add(each, Urgency.CHILD)
+            self._wake_tasks(key)
         elif gone or before is None or before[0] != now[0]:
             for user in self._indexes.users_of(key):
                 self._work.add(user.key, Urgency.ROUTINE)
+
+    def _is_configured_now(self, key: Key, queue: Object) -> bool:
+        """True if the status of a MailQueue has a configuration, and had none before."""
+        known = len(self._configured)
+        if "configuration" in (queue.get("status") or {}):
+            self._configured.add(key)
+        else:
+            self._configured.discard(key)
+        return len(self._configured) > known
+
+    def _wake_tasks(self, queue: Key) -> None:
+        for each in self._indexes.tasks.get(queue, ()):
+            self._work.add(each, Urgency.CHILD)
 
     async def find_missed_deletions(self) -> None:
         """Handle the deletions that fell into an interruption of a watch, which none brings.
@@ -149,7 +166,10 @@ class OperatorClass:
             return class_of_cluster(found) == self._name
         if found["kind"] == MAIL_QUEUE_TASK.name:
             place = queue_of_task(found)
-            queue = await self._api.get(MAIL_QUEUE, place.namespace, place.name)
+            indexed = sorted(self._indexes.at(place), key=reads.version_of)
+            queue: Object | None = indexed[-1] if indexed else None
+            if queue is None:  # applied with its task, it may be known to the API server alone
+                queue = await self._api.get(MAIL_QUEUE, place.namespace, place.name)
             return await self.has(queue) if queue else self._name == DEFAULT_CLASS
         of_cluster = await self._class_of_cluster_of(found)
         reported = (found.get("status") or {}).get("operatorClass")

@@ -56,8 +56,9 @@ COMPLETED, FAILED = "Completed", "Failed"
 
 ENDED = (COMPLETED, FAILED)
 
-WAITING, STUCK = timedelta(seconds=10), timedelta(minutes=1)
-"""After so long a task looks again for what it waits for; for what has to be mended first."""
+WAITING, STUCK, AT_REST = timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=5)
+"""After so long a task looks again at the pods of its run; for what has to be mended first; where a
+watch brings what it waits for."""
 
 ANOTHER_TASK = "AnotherTask"
 OF_THE_QUEUE = {ANOTHER_TASK, "QueueNotFound", "QueueDeleted", "QueueNotReady", "QueuePaused"}
@@ -132,7 +133,10 @@ class Tasks:
         await self._write(found, progress)
         if progress.phase in ENDED:
             return await self._keep({**found, "status": {**progress.fields}})
-        return WAITING if progress.finding.retryable else STUCK
+        is_waiting = attempted.finding.is_good or progress.phase == RUNNING
+        if not (is_waiting and progress.finding.retryable):
+            return STUCK
+        return WAITING if is_under_way(progress) else AT_REST
 
     async def delete_strays(self, key: Key) -> None:
         """Delete what carries a task of this name out and has no controller, as after a restore
@@ -417,6 +421,13 @@ def is_stray(made: Object) -> bool:
 def phase_of(found: Object) -> str:
     """Return the phase of a task."""
     return str((found.get("status") or {}).get("phase", PENDING))
+
+
+def is_under_way(progress: TaskProgress) -> bool:
+    """True if pods may work, which no watch brings."""
+    fields = progress.fields
+    is_scheduled_run = bool(fields.get("startedAt")) and not fields.get("finishedAt")
+    return progress.phase == RUNNING or (progress.phase == SCHEDULED and is_scheduled_run)
 
 
 def obstacle_of(queue: Object) -> Finding | None:
