@@ -26,6 +26,7 @@ from support.certificates import Certificates
 from support.ports import free_port
 from support.recording_queue import RecordingQueue
 
+SECRET = "c2VjcmV0IG9mIHRlc3Rz"
 ALICE, PASSWORD = "alice@example.org", "correct horse, battery"
 
 
@@ -55,7 +56,7 @@ class RunningIntake:
 
 def write_users(file: Path, **passwords: str) -> None:
     users = tuple(record_of(name, password) for name, password in passwords.items())
-    file.write_text(written(UserFile(users=users)))
+    file.write_text(written(UserFile(secret=SECRET, users=users)))
 
 
 @asynccontextmanager

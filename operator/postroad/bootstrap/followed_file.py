@@ -33,6 +33,9 @@ class FollowedFile(ABC, Generic[FileContent]):
         self._what, self._log = what, logger(what)
         self._refused, self._reads = refused, reads
         self._watched: dict[Path, FileStamp] = {}
+        self._seen: dict[Path, FileStamp] = {}
+        """Changes that the last look has seen."""
+
         self.current = self._read()
         refused.set(0)
 
@@ -44,14 +47,18 @@ class FollowedFile(ABC, Generic[FileContent]):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_INTERVAL.total_seconds()):
                     await asked.wait()
+            at_once = asked.is_set()
             asked.clear()
-            await self.look(use)
+            await self.look(use, at_once=at_once)
 
-    async def look(self, use: Callable[[FileContent], None]) -> None:
-        """Read the files again where one has changed. They are read in a thread, since a long one
-        would block all else."""
+    async def look(self, use: Callable[[FileContent], None], *, at_once: bool = True) -> None:
+        """Read the files again where one has changed; unless `at_once`, where two looks have seen
+        the same change, since a file may be half written. They are read in a thread, since a long
+        one would block all else."""
         try:
-            if await asyncio.to_thread(self._is_changed):
+            changes = await asyncio.to_thread(self._changes)
+            is_settled, self._seen = at_once or changes == self._seen, changes
+            if changes and is_settled:
                 self._take(await asyncio.to_thread(self._read), use)
         except InvalidSettings as error:
             self._refuse(error.explain())
@@ -83,5 +90,6 @@ class FollowedFile(ABC, Generic[FileContent]):
         self._reads.labels("refused").inc()
         self._log.error(f"{self._what} not changed, what was read before stays", error=problem)
 
-    def _is_changed(self) -> bool:
-        return any(stamp_of(path) != stamp for path, stamp in self._watched.items())
+    def _changes(self) -> dict[Path, FileStamp]:
+        found = {path: stamp_of(path) for path in self._watched}
+        return {path: stamp for path, stamp in found.items() if stamp != self._watched[path]}

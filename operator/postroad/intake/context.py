@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import Counter
@@ -150,8 +151,11 @@ class IntakeContext:
         raises."""
         assert self.authenticator is not None
         assert self.permissions is not None
-        user = await self.authenticator.log_in(request.mechanism, request.initial, ask, client)
-        return with_login(rights, self.permissions.of(user, client))
+        permit = partial(self.permissions.of, client=client)
+        submission = await self.authenticator.log_in(
+            request.mechanism, request.initial, ask, client, permit
+        )
+        return with_login(rights, submission)
 
     def count(self, kind: str) -> None:
         """Count a mail by the kind of its reply: accepted, transient or permanent."""

@@ -3,9 +3,11 @@
 Commands and content are processed within the event loop's call that brings them (serving.py); the
 session's task does what has to wait."""
 
+import asyncio
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
+from typing import Any
 
 from postroad.domain.mail.mail import Origin
 from postroad.domain.smtp.replies import Reply
@@ -114,9 +116,8 @@ class IntakeSession:
     def is_stalled(self) -> bool:
         """True if the session waits for the client, and the client makes no progress."""
         received = None if self._incoming is None else self._incoming.buffer.size_bytes
-        return self._wire.waits_for_peer and self._deadlines.is_stalled(
-            self._wire.now(), received=received
-        )
+        waits = self._wire.waits_for_peer or self._dialogue.login is not None
+        return waits and self._deadlines.is_stalled(self._wire.now(), received=received)
 
     def make_room(self) -> None:
         """End a stalled session, with 421 if the client reads."""
@@ -261,6 +262,7 @@ class IntakeSession:
         except HandshakeFailed as error:
             self._context.handshake_failed(error)
             raise
+        self._forget_mail()  # of which chunks came in clear
         self._dialogue.secured()
 
     async def _log_in(self) -> None:
@@ -270,7 +272,9 @@ class IntakeSession:
         assert request is not None
         client = LoginClient(wire.peer_address or "", wire.channel_binding())
         try:
-            rights = await self._context.log_in(request, self._ask, client, dialogue.rights)
+            rights = await self._unless_lost(
+                self._context.log_in(request, self._ask, client, dialogue.rights)
+            )
         except LoginFailed as error:
             reply, step = dialogue.login_failed(error.reply)
             self._note(reply)
@@ -281,6 +285,20 @@ class IntakeSession:
         await wire.write(reply.encode(), self._timeouts.command)
         if self._is_over:
             await self._leave()
+
+    async def _unless_lost(self, login: Coroutine[Any, Any, Rights]) -> Rights:
+        """Wait for a login, but not for one whose client has left: those who guess wait long, and
+        would hold a session meanwhile. Raises: as the login; ConnectionLost."""
+        running = asyncio.ensure_future(login)
+        lost = asyncio.ensure_future(self._wire.closed())
+        try:
+            await asyncio.wait((running, lost), return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                raise ConnectionLost
+            return await running
+        finally:
+            running.cancel()
+            lost.cancel()
 
     async def _ask(self, challenge: bytes) -> bytes:
         """Send a challenge; return the response. Raises: LoginFailed, WireError."""

@@ -8,6 +8,7 @@ from email.utils import format_datetime
 
 from postroad.domain.mail.address_lists import addresses_in
 from postroad.domain.mail.header_fields import HeaderField, fields_of
+from postroad.domain.mail.mail import MAX_ADDRESS
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidInput
 from postroad.routing.tables import SenderPatterns
@@ -74,7 +75,10 @@ class SubmittedHeader:
             addresses = [address for text in authors + others for address in addresses_in(text)]
         except InvalidInput:
             return False
-        return bool(addresses) and all(senders.match(each) is not None for each in addresses)
+        # The length first: a domain of many labels takes as many comparisons.
+        return bool(addresses) and all(
+            len(each) <= MAX_ADDRESS and senders.match(each) is not None for each in addresses
+        )
 
     def _completed(self, fields: list[HeaderField]) -> bytes:
         names = {each.name for each in fields}

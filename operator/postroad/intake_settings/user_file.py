@@ -55,9 +55,7 @@ class UserRecord(IntakeSection):
 class UserFile(IntakeSection):
     """The content of a file of users."""
 
-    secret: Annotated[str, Field(repr=False, min_length=16, max_length=64)] = Field(
-        default_factory=lambda: base64.b64encode(secrets.token_bytes(24)).decode()
-    )
+    secret: Annotated[str, Field(repr=False, min_length=16, max_length=64)]
     """Makes a salt for each name without a user, so that SCRAM does not show which names exist."""
 
     users: Annotated[tuple[UserRecord, ...], Field(max_length=1_000_000)] = ()
@@ -68,6 +66,11 @@ class UserFile(IntakeSection):
         if twice := [name for name, count in names.items() if count > 1]:
             raise ValueError(f"users: {', '.join(twice)} stands twice")
         return self
+
+
+def new_secret() -> str:
+    """Return the secret of a file that begins."""
+    return base64.b64encode(secrets.token_bytes(24)).decode()
 
 
 def read_users(file: Path) -> UserFile:

@@ -204,7 +204,8 @@ class Wire(asyncio.BaseProtocol):
         self._transport.close()
         if self._is_closed:
             return
-        self._closer = self.loop.create_future()
+        if self._closer is None:
+            self._closer = self.loop.create_future()
         if not self._is_secured and not self._transport.get_write_buffer_size():
             await self._closer  # without a timer: closing does not wait for the peer
             return
@@ -213,6 +214,13 @@ class Wire(asyncio.BaseProtocol):
             await self._closer
         finally:
             abort.cancel()
+
+    async def closed(self) -> None:
+        """Wait until the connection has ended."""
+        if not self._is_closed:
+            if self._closer is None:
+                self._closer = self.loop.create_future()
+            await asyncio.shield(self._closer)
 
     def abort(self) -> None:
         """Close at once, and drop what waits to be sent. Idempotent."""

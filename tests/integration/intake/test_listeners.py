@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from support.certificates import Certificates
 from support.intake_files import TLS, an_intake_by_file
@@ -181,3 +182,36 @@ async def test_a_client_chooses_a_certificate_by_its_name(tmp_path: Path) -> Non
         assert got.startswith(b"220 intake.example")
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.to_thread(greeting, "smtp.example.net", first)
+
+
+async def test_chunks_in_clear_are_forgotten_where_tls_starts(tmp_path: Path) -> None:
+    document = {
+        "listeners": [{"name": "mx", "role": "mx", "tls": TLS}],
+        "domains": [{"name": "own.example"}],
+    }
+    async with an_intake_by_file(tmp_path, document) as running:
+
+        def work() -> int:
+            with running.client("mx", secured=False) as client:
+                client.ehlo()
+                client.docmd("MAIL FROM:<>")
+                client.docmd("RCPT TO:<x@own.example>")
+                client.send(b"BDAT 3\r\nabc")
+                assert client.getreply()[0] == 250
+                client.starttls(context=running.certificates.client_context())
+                client.send(b"BDAT 3 LAST\r\nabc")
+                return client.getreply()[0]
+
+        assert await asyncio.to_thread(work) == 503
+    assert running.queue.mails == []
+
+
+async def test_an_empty_file_of_recipients_bounces_no_mail(tmp_path: Path) -> None:
+    (tmp_path / "recipients").write_text("alice\n")
+    commands = ("MAIL FROM:<>", "RCPT TO:<alice@example.org>")
+    async with an_intake_by_file(tmp_path, MX) as running:
+        (tmp_path / "recipients").write_text("")
+        running.process.look()
+        while REGISTRY.get_sample_value("postroad_intake_file_refused") != 1:
+            await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(replies, running.ports["mx"], *commands) == [250, 250]

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
+from postroad.intake.logins import guessing
 from support.intake_files import (
     ALICE,
     PASSWORD,
@@ -237,3 +239,42 @@ async def test_a_changed_file_of_users_is_used_without_a_restart(tmp_path: Path)
         while not await asyncio.to_thread(works, "another one"):
             await asyncio.sleep(0.01)
         assert not await asyncio.to_thread(works, PASSWORD)
+
+
+async def test_a_password_is_not_found_out_from_a_network_that_may_not_log_in(
+    tmp_path: Path,
+) -> None:
+    rules = [{"users": ["*"], "from": ["192.0.2.0/24"]}]
+    async with an_intake_by_file(tmp_path, SUBMISSION | {"rules": rules}) as running:
+
+        def work() -> list[tuple[int, bytes | str]]:
+            got = []
+            for log_in in (plain, by_scram):
+                for password in (PASSWORD, "wrong"):
+                    with running.client() as client:
+                        client.ehlo()
+                        with pytest.raises(smtplib.SMTPAuthenticationError) as refused:
+                            log_in(client, ALICE, password)
+                        got.append((refused.value.smtp_code, refused.value.smtp_error))
+            return got
+
+        assert set(await in_thread(work)) == {(535, b"5.7.8 wrong user name or password")}
+
+
+async def test_a_session_whose_client_leaves_while_its_login_waits_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guessing, "FIRST_WAIT", 1e6)
+    monkeypatch.setattr(guessing, "MAX_WAIT", 1e6)
+    monkeypatch.setattr(guessing, "FREE_FAILURES", 0)
+    async with an_intake_by_file(tmp_path, SUBMISSION) as running:
+
+        def work() -> None:
+            client = running.client()
+            client.ehlo()
+            client.putcmd("AUTH", "PLAIN " + base64.b64encode(b"\0a\0b").decode())
+            client.close()
+
+        await in_thread(work)
+        while REGISTRY.get_sample_value("postroad_intake_sessions") != 0:
+            await asyncio.sleep(0.01)

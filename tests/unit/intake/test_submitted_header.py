@@ -75,6 +75,7 @@ def test_a_mail_that_ends_within_its_header_is_complete(content: bytes) -> None:
         (b"From:\r\n\r\n", WRONG_AUTHOR),
         (b"From: =?utf-8?q?a=40example=2Eorg?= <b@else.example>\r\n\r\n", WRONG_AUTHOR),
         (b"\r\nFrom: a@example.org\r\n\r\n", WRONG_AUTHOR),
+        (b"From: a@" + b"a." * 100_000 + b"example.org\r\n\r\n", WRONG_AUTHOR),
         (b"no field\r\nFrom: a@example.org\r\n\r\n", MALFORMED_HEADER),
         (b"X: " + b"x" * MAX_HEADER, LARGE_HEADER),
     ],

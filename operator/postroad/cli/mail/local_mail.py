@@ -35,7 +35,7 @@ class SendmailRefused(Exception):
         self.exit_code = exit_code
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LocalNames:
     """Domains of local names: as senders they get `domain`; as recipients they
     become `local_to`, or get `domain` where that `is_for_recipients`."""
@@ -58,7 +58,7 @@ class LocalNames:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Submitter:
     """The user of this machine whose program sends."""
 
@@ -93,6 +93,8 @@ def submitted(
             else "give them, or -t"
         )
         raise SendmailRefused(os.EX_USAGE, f"there are no recipients: {where}")
+    if not (options.full_name or "").isprintable():  # it would end the field From
+        raise SendmailRefused(os.EX_USAGE, "the name (-F) has a control character")
     recipients = tuple(dict.fromkeys(map(names.recipient, found)))
     author = formataddr((options.full_name, names.qualified(sender or user.name)))
     dsn = DsnOptions(options.dsn.ret, options.dsn.envid, dict.fromkeys(recipients, options.notify))

@@ -8,6 +8,7 @@ import smtplib
 import socket
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -173,9 +174,14 @@ def submit(server: str, mail: Mail) -> None:
     error sends all of it again. Raises: SendmailRefused, OSError."""
     host, port = parse_host_port(server, SMTP_PORT)
     try:
-        with smtplib.SMTP(host, port, timeout=REPLY_SECONDS) as client:
+        client = smtplib.SMTP(host, port, timeout=REPLY_SECONDS)
+        try:
             client.ehlo_or_helo_if_needed()
             _converse(client, mail)
+            with suppress(smtplib.SMTPException, OSError):  # the mail is the server's
+                client.quit()
+        finally:
+            client.close()
     except smtplib.SMTPResponseException as error:
         raise _refused(error.smtp_code, error.smtp_error, os.EX_UNAVAILABLE) from error
     except smtplib.SMTPNotSupportedError as error:

@@ -26,7 +26,7 @@ class SendmailMode(StrEnum):
     FLUSH = "q"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SendmailOptions:
     """Decisions of a command line. `sender`: None is the user, the empty one the null
     reverse-path; `notify` of each recipient; `dsn` of the mail."""

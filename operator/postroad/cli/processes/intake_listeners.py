@@ -83,11 +83,16 @@ def _recipients(domain: OwnDomain, folder: Path) -> frozenset[str] | None:
         return None
     file = folder / domain.recipients.file
     try:
-        return local_parts(file.read_text().splitlines(), domain.name)
+        found = local_parts(file.read_text().splitlines(), domain.name)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"the recipients {file} cannot be read: {error}") from error
     except InvalidInput as error:
         raise InvalidSettings(f"the recipients {file}: {error}") from error
+    if not found:  # as while it is being written: all mail would bounce
+        raise InvalidSettings(
+            f"the recipients {file}: none is listed", hint="leave the domain out to take none"
+        )
+    return found
 
 
 def _certificate(tls: ListenerTls, folder: Path) -> ServerCertificate:

@@ -12,7 +12,7 @@ import click
 
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.intake.logins.passwords import record_of
-from postroad.intake_settings.user_file import UserFile, UserRecord, read_users, written
+from postroad.intake_settings.user_file import UserFile, UserRecord, new_secret, read_users, written
 
 MAX_PASSWORD = 1024
 
@@ -107,7 +107,7 @@ def _changed(file: Path) -> Iterator[tuple[UserFile, Keep]]:
         raise InvalidSettings(f"{file.parent} cannot be opened: {error.strerror}") from error
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        known = read_users(file) if file.exists() else UserFile()
+        known = read_users(file) if file.exists() else UserFile(secret=new_secret())
         yield known, kept.append
         _replace(file, UserFile(secret=known.secret, users=kept[-1]))
         os.fsync(folder)

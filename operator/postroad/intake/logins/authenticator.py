@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
+from postroad.intake.clients import Submission
 from postroad.intake.logins import exchanges
 from postroad.intake.logins.dovecot import DovecotClient
 from postroad.intake.logins.exchanges import OF_PASSWORDS, OF_SCRAM, OF_TOKENS, LoginMechanism
@@ -25,6 +27,9 @@ from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import LOGINS
 
 _log = logger("intake")
+
+Permit = Callable[[LoggedInUser], Submission]
+"""Returns the rights of a user. Raises: LoginFailed, where it may not log in from its address."""
 
 
 class Authenticator:
@@ -47,50 +52,57 @@ class Authenticator:
         """Those that are offered, the best one first."""
 
     async def log_in(
-        self, name: str, initial: bytes | None, ask: Ask, client: LoginClient
-    ) -> LoggedInUser:
-        """Carry a login out, by one of `mechanisms`. Raises: LoginFailed, and what `ask` raises."""
+        self, name: str, initial: bytes | None, ask: Ask, client: LoginClient, permit: Permit
+    ) -> Submission:
+        """Carry a login out, by one of `mechanisms`; return what `permit` gives the user. Raises:
+        LoginFailed, and what `ask` raises."""
         mechanism = LoginMechanism(name)
         try:
-            user = await self._log_in(mechanism, initial, ask, client)
+            submission = await self._log_in(mechanism, initial, ask, client, permit)
         except LoginFailed as error:
             self._failed(mechanism, error, client)
             raise
         LOGINS.labels(mechanism, "accepted").inc()
-        return user
+        return submission
 
-    async def by_password(self, name: str, password: str, client: LoginClient) -> LoggedInUser:
+    async def by_password(
+        self, name: str, password: str, client: LoginClient, permit: Permit
+    ) -> Submission:
         """As `log_in`, of a client that has sent both at once."""
         message = b"\0".join((b"", name.encode(), password.encode()))
-        return await self.log_in(LoginMechanism.PLAIN, message, _nothing_more, client)
+        return await self.log_in(LoginMechanism.PLAIN, message, _nothing_more, client, permit)
 
-    async def by_token(self, token: str, client: LoginClient) -> LoggedInUser:
+    async def by_token(self, token: str, client: LoginClient, permit: Permit) -> Submission:
         """As `log_in`, of a client that has sent a token."""
         message = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
-        return await self.log_in(LoginMechanism.OAUTHBEARER, message, _nothing_more, client)
+        return await self.log_in(LoginMechanism.OAUTHBEARER, message, _nothing_more, client, permit)
 
     async def _log_in(
-        self, mechanism: LoginMechanism, initial: bytes | None, ask: Ask, client: LoginClient
-    ) -> LoggedInUser:
+        self,
+        mechanism: LoginMechanism,
+        initial: bytes | None,
+        ask: Ask,
+        client: LoginClient,
+        permit: Permit,
+    ) -> Submission:
         if mechanism in OF_TOKENS and self._tokens is not None:
-            return await self._by_token(mechanism, initial, ask, client)
+            return await self._by_token(mechanism, initial, ask, client, permit)
         if self._dovecot is not None:
-            await self._wait(client, "")
-            name = await self._dovecot.log_in(mechanism, initial, ask, client.address)
-            self._guesses.succeeded(client.address, "", self._now())
-            return LoggedInUser(name)
+            async with self._attempt(client, ""):
+                name = await self._dovecot.log_in(mechanism, initial, ask, client.address)
+                return permit(LoggedInUser(name))
         if self._known is None:
             raise LoginFailed
         known = self._known()
         if mechanism in OF_SCRAM:
-            return await self._by_scram(known, mechanism, initial, ask, client)
+            return await self._by_scram(known, mechanism, initial, ask, client, permit)
         read = exchanges.plain if mechanism is LoginMechanism.PLAIN else exchanges.login
         name, password = await read(initial, ask)
-        await self._wait(client, name)
-        found = known.users.get(name)
-        if not await self._passwords.fits(found, password) or found is None:
-            raise LoginFailed
-        return self._accepted(client, found)
+        async with self._attempt(client, name):
+            found, submission = _permitted(known.users.get(name), permit)
+            if not await self._passwords.fits(found, password) or submission is None:
+                raise LoginFailed
+            return submission
 
     async def _by_scram(
         self,
@@ -99,41 +111,63 @@ class Authenticator:
         initial: bytes | None,
         ask: Ask,
         client: LoginClient,
-    ) -> LoggedInUser:
+        permit: Permit,
+    ) -> Submission:
         if mechanism is LoginMechanism.SCRAM_SHA_256_PLUS and client.channel_binding is None:
             raise LoginFailed
-        scram = exchanges.Scram(mechanism, known.users, known.secret, client.channel_binding)
+        submission: Submission | None = None
+
+        def find(name: str) -> UserRecord | None:
+            nonlocal submission
+            found, submission = _permitted(known.users.get(name), permit)
+            return found
+
+        rounds = exchanges.usual_rounds(known.users)
+        scram = exchanges.Scram(mechanism, find, rounds, known.secret, client.channel_binding)
         await scram.first(initial, ask)
-        await self._wait(client, scram.name)
-        return self._accepted(client, await scram.prove(ask))
+        async with self._attempt(client, scram.name):
+            await scram.prove(ask)
+            assert submission is not None
+            return submission
 
     async def _by_token(
-        self, mechanism: LoginMechanism, initial: bytes | None, ask: Ask, client: LoginClient
-    ) -> LoggedInUser:
+        self,
+        mechanism: LoginMechanism,
+        initial: bytes | None,
+        ask: Ask,
+        client: LoginClient,
+        permit: Permit,
+    ) -> Submission:
         assert self._tokens is not None
         read = await exchanges.token(mechanism, initial, ask)
-        await self._wait(client, "")
+        async with self._attempt(client, ""):
+            try:
+                name = await self._tokens.user_of(read.token)
+                if read.name not in (None, name):
+                    raise LoginFailed
+                return permit(LoggedInUser(name))
+            except UsersUnavailable:
+                raise
+            except LoginFailed:
+                await ask(exchanges.token_refusal(mechanism))
+                raise
+
+    @asynccontextmanager
+    async def _attempt(self, client: LoginClient, name: str) -> AsyncIterator[None]:
+        """Slow those who guess; without a name, by the address alone. A client that leaves has
+        failed. Raises: TooManyWait."""
+        attempt = self._guesses.begins(client.address, name, self._now())
+        has_failed = True
         try:
-            name = await self._tokens.user_of(read.token)
-            if read.name not in (None, name):
-                raise LoginFailed
+            if attempt.wait:
+                await asyncio.sleep(attempt.wait)
+            yield
+            has_failed = False
         except UsersUnavailable:
+            has_failed = False
             raise
-        except LoginFailed:
-            await ask(exchanges.token_refusal(mechanism))
-            raise
-        self._guesses.succeeded(client.address, "", self._now())
-        return LoggedInUser(name)
-
-    async def _wait(self, client: LoginClient, name: str) -> None:
-        """Slow those who guess; without a name, by the address alone."""
-        wait = self._guesses.begins(client.address, name, self._now())
-        if wait:
-            await asyncio.sleep(wait)
-
-    def _accepted(self, client: LoginClient, found: UserRecord) -> LoggedInUser:
-        self._guesses.succeeded(client.address, found.name, self._now())
-        return LoggedInUser(found.name, found.tenant)
+        finally:
+            self._guesses.ended(attempt, self._now(), has_failed=has_failed)
 
     def _failed(self, mechanism: LoginMechanism, error: LoginFailed, client: LoginClient) -> None:
         is_ours = isinstance(error, UsersUnavailable)
@@ -147,6 +181,19 @@ class Authenticator:
                 mechanism=mechanism.value,
                 reply=str(error.reply),
             )
+
+
+def _permitted(
+    found: UserRecord | None, permit: Permit
+) -> tuple[UserRecord | None, Submission | None]:
+    """Return a user with its rights; none for a user who may not log in from its address, before
+    the password is looked at: the reply would else show that it is the right one."""
+    if found is None:
+        return None, None
+    try:
+        return found, permit(LoggedInUser(found.name, found.tenant))
+    except LoginFailed:
+        return None, None
 
 
 async def _nothing_more(challenge: bytes) -> bytes:

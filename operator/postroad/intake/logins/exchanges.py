@@ -111,17 +111,19 @@ _REPLIES = {
 
 
 class Scram:
-    """One login by SCRAM-SHA-256. `secret` makes the salt of users that do not exist."""
+    """One login by SCRAM-SHA-256. `rounds` and `secret` are for names without a user."""
 
     def __init__(
         self,
         mechanism: LoginMechanism,
-        users: Mapping[str, UserRecord],
+        find: Callable[[str], UserRecord | None],
+        rounds: int,
         secret: bytes,
         channel_binding: str | None,
     ) -> None:
         binding = None if channel_binding is None else ("tls-server-end-point", channel_binding)
-        self._users, self._secret = users, secret
+        self._find, self._rounds, self._secret = find, rounds, secret
+        self._user: UserRecord | None = None
         self._server = ScramMechanism(mechanism.value).make_server(self._verifier, binding)
         self.name = ""
         """The user's name, once the client has sent it."""
@@ -135,7 +137,7 @@ class Scram:
         this server knows it, too. Raises: LoginFailed."""
         final = await ask(self._server.get_server_first().encode())
         self._take(self._server.set_client_final, final)
-        user = self._users.get(self.name)
+        user = self._user
         if user is None:
             raise LoginFailed
         # RFC 4954 4: data that ends a login goes in a challenge, which the client answers empty.
@@ -151,16 +153,16 @@ class Scram:
 
     def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         self.name = _name(str(name))
-        user = self._users.get(self.name)
+        user = self._user = self._find(self.name)
         if user is None:
             salt = hmac.digest(self._secret, self.name.encode(), hashlib.sha256)
-            return salt[:16], salt, salt, _usual_rounds(self._users)
+            return salt[:16], salt, salt, self._rounds
         rounds, salt_text, keys = re.split(r"[$:]", user.scram, maxsplit=3)[1:]
         stored, _, server = keys.partition(":")
         return b64decode(salt_text), b64decode(stored), b64decode(server), int(rounds)
 
 
-def _usual_rounds(users: Mapping[str, UserRecord]) -> int:
+def usual_rounds(users: Mapping[str, UserRecord]) -> int:
     """Return the rounds of some user: those of a name without a user must not differ."""
     for each in users.values():
         return int(re.split(r"[$:]", each.scram, maxsplit=2)[1])

@@ -41,6 +41,7 @@ WRONG = Reply(535, ("5.7.8 wrong user name or password",))
 shows no more."""
 
 UNAVAILABLE = Reply(454, ("4.7.0 logins cannot be checked now, come again",))
+COME_AGAIN = Reply(454, ("4.7.0 too many logins from your address, come again",))
 CANCELLED = Reply(501, ("5.7.0 login cancelled",))
 MALFORMED = Reply(501, ("5.5.2 malformed response",))
 TOO_LONG = Reply(500, ("5.5.6 response too long",))

@@ -30,6 +30,10 @@ MIN_INTERVAL = 60.0
 """Seconds between two fetches for keys that are not known: tokens of strangers name any key."""
 
 FETCH_SECONDS = 5.0
+FAILURE_SECONDS = 5.0
+"""For which no fetch follows one that failed: logins would else wait for theirs one behind another.
+"""
+
 LEEWAY_SECONDS = 30
 
 
@@ -41,6 +45,7 @@ class Tokens:
         self._keys: dict[str, Any] = {}
         self._fetched_at = float("-inf")
         self._fetching = asyncio.Lock()
+        self._away_until = float("-inf")
 
     async def user_of(self, token: str) -> str:
         """Return the user that a token names. Raises: LoginFailed, UsersUnavailable."""
@@ -80,6 +85,8 @@ class Tokens:
             return self._keys[str(kid)]
         async with self._fetching:
             now = asyncio.get_running_loop().time()
+            if now < self._away_until:
+                raise UsersUnavailable("the issuer did not answer just now")
             age = now - self._fetched_at
             if age >= KEYS_LAST or (kid not in self._keys and age >= MIN_INTERVAL):
                 await self._fetch(now)
@@ -97,7 +104,7 @@ class Tokens:
         except UsersUnavailable:
             if self._keys:
                 return
-            self._fetched_at = float("-inf")
+            self._fetched_at, self._away_until = float("-inf"), now + FAILURE_SECONDS
             raise
         self._keys = {str(each.key_id or ""): each.key for each in found.keys}
         self._fetched_at = now

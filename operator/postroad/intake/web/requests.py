@@ -335,8 +335,8 @@ async def _logged_in(request: web.BaseRequest, client: HttpClient) -> HttpClient
     assert context.permissions is not None
     login = LoginClient(client.address)
     try:
-        user = await _user(request, context, login)
-        submission = context.permissions.of(user, login)
+        permit = partial(context.permissions.of, client=login)
+        submission = await _submission(request, context, login, permit)
     except UsersUnavailable:
         raise Problem(503, "logins cannot be checked now, come again") from None
     except LoginFailed:
@@ -355,9 +355,12 @@ async def _logged_in(request: web.BaseRequest, client: HttpClient) -> HttpClient
     return replace(client, rights=rights, key=_key(request))
 
 
-async def _user(
-    request: web.BaseRequest, context: IntakeContext, login: LoginClient
-) -> LoggedInUser:
+async def _submission(
+    request: web.BaseRequest,
+    context: IntakeContext,
+    login: LoginClient,
+    permit: Callable[[LoggedInUser], Submission],
+) -> Submission:
     """Raises: LoginFailed."""
     authenticator = context.authenticator
     assert authenticator is not None
@@ -367,7 +370,7 @@ async def _user(
     if scheme.lower() == "bearer" and "OAUTHBEARER" in authenticator.mechanisms:
         if not _TOKEN.fullmatch(credentials):
             raise LoginFailed
-        return await authenticator.by_token(credentials, login)
+        return await authenticator.by_token(credentials, login, permit)
     if scheme.lower() != "basic" or "PLAIN" not in authenticator.mechanisms:
         raise LoginFailed
     try:
@@ -376,7 +379,7 @@ async def _user(
         raise LoginFailed from None
     if not colon or "\0" in name + password:
         raise LoginFailed
-    return await authenticator.by_password(name, password, login)
+    return await authenticator.by_password(name, password, login, permit)
 
 
 def _key(request: web.BaseRequest) -> str | None:

@@ -155,4 +155,8 @@ async def test_an_issuer_that_is_away_makes_logins_come_again() -> None:
             await tokens.user_of(issuer.token())
 
         issuer.status = 200
+        with pytest.raises(UsersUnavailable):
+            await tokens.user_of(issuer.token())
+        assert issuer.fetched == 1, "no fetch follows a failed one at once"
+        tokens._away_until = 0.0
         assert await tokens.user_of(issuer.token()) == "alice@example.org"
