@@ -12,7 +12,7 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from postroad.controller.kubernetes.api import MAIL_QUEUE, MAIL_QUEUE_TASK, Key
+from postroad.controller.kubernetes.api import FIELD_MANAGER, MAIL_QUEUE, MAIL_QUEUE_TASK, Key
 from postroad.controller.spec.parts import Model, Schedule
 from postroad.delivery_settings.patterns import Duration, ObjectName
 from postroad.domain.queues.selection import Selector
@@ -225,3 +225,15 @@ def queue_of_task(body: Mapping[str, Any]) -> Key:
     """Return the key of the MailQueue that a MailQueueTask refers to."""
     reference = body["spec"].get("queueRef") or {}
     return Key(MAIL_QUEUE.name, body["metadata"]["namespace"], reference.get("name", ""))
+
+
+def manager_of(found: Mapping[str, Any]) -> str:
+    """Return the field manager that wrote the spec of a task last; empty where that is unknown. The
+    API server records no user in an object; its audit log does."""
+    writers = [
+        entry
+        for entry in found["metadata"].get("managedFields") or []
+        if entry.get("manager") != FIELD_MANAGER and "f:spec" in (entry.get("fieldsV1") or {})
+    ]
+    writers.sort(key=lambda each: str(each.get("time")))
+    return str(writers[-1]["manager"]) if writers else ""

@@ -19,7 +19,6 @@ from postroad.controller.kubernetes.api import (
     APPLIED_HASH,
     BEGUN,
     CRON_JOB,
-    FIELD_MANAGER,
     JOB,
     MAIL_QUEUE,
     MAIL_QUEUE_TASK,
@@ -57,8 +56,8 @@ COMPLETED, FAILED = "Completed", "Failed"
 ENDED = (COMPLETED, FAILED)
 
 WAITING, STUCK, AT_REST = timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=5)
-"""After so long a task looks again at the pods of its run; for what has to be mended first; where a
-watch brings what it waits for."""
+"""After so long a task looks again at the pods of its run, or for its turn; for what has to be
+mended first; where a watch brings what it waits for."""
 
 ANOTHER_TASK = "AnotherTask"
 OF_THE_QUEUE = {ANOTHER_TASK, "QueueNotFound", "QueueDeleted", "QueueNotReady", "QueuePaused"}
@@ -165,7 +164,7 @@ class Tasks:
         which manager, and counts."""
         metadata, task = found["metadata"], found["spec"]
         place = metadata["namespace"], metadata["name"]
-        by = manager_of(await self._certain.get(MAIL_QUEUE_TASK, *place) or found)
+        by = spec.manager_of(await self._certain.get(MAIL_QUEUE_TASK, *place) or found)
         operation = f"{task['operation']}{' (dry run)' if task.get('dryRun') else ''}"
         counts = {} if run is None else {"matched": run.matched, "done": run.done}
         kind = WARNING if reason == "TaskFailed" else NORMAL
@@ -424,10 +423,11 @@ def phase_of(found: Object) -> str:
 
 
 def is_under_way(progress: TaskProgress) -> bool:
-    """True if pods may work, which no watch brings."""
+    """True if pods may work, or another task does, whose end makes nothing due."""
     fields = progress.fields
     is_scheduled_run = bool(fields.get("startedAt")) and not fields.get("finishedAt")
-    return progress.phase == RUNNING or (progress.phase == SCHEDULED and is_scheduled_run)
+    is_in_turn = progress.phase == RUNNING or progress.finding.reason == ANOTHER_TASK
+    return is_in_turn or (progress.phase == SCHEDULED and is_scheduled_run)
 
 
 def obstacle_of(queue: Object) -> Finding | None:
@@ -495,15 +495,3 @@ def _as_begun(found: Object) -> TaskProgress:
 
 def _most(before: Mapping[str, Any], name: str, now: int | None) -> int | None:
     return max((each for each in (before.get(name), now) if each is not None), default=None)
-
-
-def manager_of(found: Mapping[str, Any]) -> str:
-    """Return the field manager that wrote the spec of a task last; empty where that is unknown. The
-    API server records no user in an object; its audit log does."""
-    writers = [
-        entry
-        for entry in found["metadata"].get("managedFields") or []
-        if entry.get("manager") != FIELD_MANAGER and "f:spec" in (entry.get("fieldsV1") or {})
-    ]
-    writers.sort(key=lambda each: str(each.get("time")))
-    return str(writers[-1]["manager"]) if writers else ""
