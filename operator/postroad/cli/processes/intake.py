@@ -218,7 +218,7 @@ async def receive(
     # Both kinds of connections have half of the descriptors that the sessions may take.
     most = max(1, section.max_sessions // 2) if has_http else section.max_sessions
     server = SmtpServer(base, max_sessions=most, client_limits=client_limits(section))
-    http = _http_server(most, client_limits(section)) if has_http else None
+    http = _http_server(most, client_limits(section, most)) if has_http else None
     sockets = list(inherited) or [
         (each.name, bound) for each in ports for bound in listening_on(each.host, each.port)
     ]
@@ -283,9 +283,10 @@ def _base_context(
     )
 
 
-def client_limits(section: Intake) -> ClientLimits:
+def client_limits(section: Intake, most: int | None = None) -> ClientLimits:
+    """Return the limits of a client of a server that has `most` sessions; None: all."""
     return ClientLimits(
-        section.client_sessions or -(-section.max_sessions // 2),
+        section.client_sessions or -(-(most or section.max_sessions) // 2),
         section.client_connections_per_minute,
         section.client_mails_per_minute,
     )

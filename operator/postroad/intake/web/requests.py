@@ -8,7 +8,7 @@ import binascii
 import hashlib
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -68,6 +68,9 @@ class HttpClient:
     rights: Rights = Rights(may_relay=False)  # noqa: RUF009 - it is frozen
     key: str | None = None
     """The Idempotency-Key of the request."""
+
+    logged_in: Callable[[], None] = field(default=lambda: None)
+    """Notes that the connection has had a user."""
 
     @property
     def submission(self) -> Submission:
@@ -351,6 +354,7 @@ async def _logged_in(request: web.BaseRequest, client: HttpClient) -> HttpClient
             if mechanism in offered
         ]
         raise Problem(401, "log in as a user of this server", headers=challenges) from None
+    client.logged_in()
     rights = with_login(context.rules.rights_of(client.address), submission)
     return replace(client, rights=rights, key=_key(request))
 

@@ -31,6 +31,9 @@ _log = logger("intake")
 IDLE_SECONDS = 30.0
 """For the first request to begin, and between two of one connection."""
 
+MIN_IDLE_SECONDS = 1.0
+"""Idleness after which a full server may end a connection without a login."""
+
 MAX_TARGET = 64 * 1024
 """Octets of a request's target: the recipients of a mail stand in it."""
 
@@ -42,9 +45,11 @@ _BROKEN = (web.RequestPayloadError, HttpProcessingError)
 
 
 class HttpConnection(RequestHandler):  # type: ignore[type-arg,unused-ignore]
-    """A connection of one client."""
+    """A connection of one client. `silence`: seconds within which it must read what is written."""
 
-    def __init__(self, server: web.Server, listening: socket.socket, address: str) -> None:
+    def __init__(
+        self, server: web.Server, listening: socket.socket, address: str, silence: float
+    ) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(
             server,
@@ -59,10 +64,53 @@ class HttpConnection(RequestHandler):  # type: ignore[type-arg,unused-ignore]
         self.has_begun = False
         """True once a request has come."""
 
+        self.has_logged_in = False
+        self.is_answering = False
+        self.begun_at = loop.time()
+        """Begin of the connection, or of its last request."""
+
         self.is_lost = loop.create_future()
+        self._silence = silence
+        self._reads_nothing = False
+        self._watch: asyncio.TimerHandle | None = None
+        self._connected: asyncio.Transport | None = None  # aiohttp forgets its own at close
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connected = cast("asyncio.Transport", transport)
+        self._check_reading()
+
+    def abort(self) -> None:
+        if self._connected is not None:
+            self._connected.abort()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reads_nothing = False
+
+    def logged_in(self) -> None:
+        self.has_logged_in = True
+
+    def may_end(self, now: float) -> bool:
+        """Return True if a full server may end it: idle, or not reading, and without a login."""
+        is_idle = not self.is_answering or self.writing_paused
+        return not self.has_logged_in and is_idle and now - self.begun_at >= MIN_IDLE_SECONDS
+
+    def _check_reading(self) -> None:
+        """End the connection once it has not read all of a response for as long as it may be
+        silent: aiohttp waits for good, also where it closes the connection."""
+        assert self._connected is not None
+        reads_nothing = self.writing_paused or self._connected.is_closing()
+        if reads_nothing and self._reads_nothing:
+            self.abort()
+            return
+        self._reads_nothing = reads_nothing
+        self._watch = asyncio.get_running_loop().call_later(self._silence / 2, self._check_reading)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
+        if self._watch is not None:
+            self._watch.cancel()
         if not self.is_lost.done():
             self.is_lost.set_result(None)
 
@@ -92,6 +140,7 @@ class HttpServer:
         self._contexts: dict[socket.socket, IntakeContext] = {}
         self._accepting: dict[socket.socket, asyncio.Task[None]] = {}
         self._serving = set[asyncio.Task[None]]()
+        self._connections = set[HttpConnection]()
         self._routes: dict[str, tuple[str, Callable[..., Awaitable[web.StreamResponse]]]] = {
             "/v1/mails": ("POST", self._requests.mail),
             "/v1/mails:batch": ("POST", self._requests.batch),
@@ -124,7 +173,7 @@ class HttpServer:
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
-            await self._room.acquire()
+            await self._have_room()
             try:
                 connection, peer = await self._loop.sock_accept(listening)
             except OSError as error:
@@ -139,6 +188,22 @@ class HttpServer:
             task = self._loop.create_task(self._serve(listening, connection, address_of(peer)))
             self._serving.add(task)
             task.add_done_callback(self._left)
+
+    async def _have_room(self) -> None:
+        """Wait until there is room, and take it. Of a full server, the connection without a login
+        that has been idle longest is ended: it needs no user to open many."""
+        while self._room.locked():
+            now = self._loop.time()
+            idle = [each for each in self._connections if each.may_end(now)]
+            if idle:
+                min(idle, key=lambda each: each.begun_at).abort()
+            try:
+                async with asyncio.timeout(MIN_IDLE_SECONDS):
+                    await self._room.acquire()
+                    return
+            except TimeoutError:
+                continue
+        await self._room.acquire()
 
     def _left(self, serving: asyncio.Task[None]) -> None:
         self._serving.discard(serving)
@@ -156,7 +221,8 @@ class HttpServer:
             connection.close()
             return
         try:
-            client = HttpConnection(self._web, listening, address)
+            silence = context.timeouts.data_block.total_seconds()
+            client = HttpConnection(self._web, listening, address, silence)
             await self._converse(connection, client, context)
         finally:
             connection.close()
@@ -176,14 +242,25 @@ class HttpServer:
                 context.handshake_failed(HandshakeFailed(error))
             return
         silence = self._loop.call_later(IDLE_SECONDS, partial(_close_if_silent, client))
+        self._connections.add(client)
         try:
             await client.is_lost
         finally:
+            self._connections.discard(client)
             silence.cancel()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = cast("HttpConnection", request.protocol)
-        connection.has_begun = True
+        connection.has_begun = connection.is_answering = True
+        connection.begun_at = self._loop.time()
+        try:
+            return await self._answer_one(request, connection)
+        finally:
+            connection.is_answering = False
+
+    async def _answer_one(
+        self, request: web.BaseRequest, connection: HttpConnection
+    ) -> web.StreamResponse:
         context = self._contexts[connection.listening]
         method, answer = self._routes.get(request.path, ("", None))
         try:
@@ -192,7 +269,9 @@ class HttpServer:
             if request.method != method:
                 allow = [("Allow", method)]
                 raise Problem(405, f"the method of this path is {method}", headers=allow)
-            client = HttpClient(context, connection.address, request.secure)
+            client = HttpClient(
+                context, connection.address, request.secure, logged_in=connection.logged_in
+            )
             response = await answer(request, client)
         except Problem as problem:
             response = response_to(problem)
@@ -223,5 +302,5 @@ async def _describe(request: web.BaseRequest, client: HttpClient) -> web.StreamR
 
 
 def _close_if_silent(client: HttpConnection) -> None:
-    if not client.has_begun and client.transport is not None:
-        client.transport.abort()
+    if not client.has_begun:
+        client.abort()
