@@ -28,6 +28,9 @@ MAX_DELAY = timedelta(days=366)
 MAX_MAILS = 1000
 """Mails of one batch."""
 
+MAX_FIELDS_TEXT = 64 * 1024
+"""Characters of all fields and names of one composed message: folding them takes long."""
+
 _NO_CONTROLS = r"^[^\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]*$"
 """Text without line ends: some programs end lines at U+0085 and U+2028, too."""
 
@@ -56,6 +59,12 @@ def _literal(text: str) -> str:
     if has_encoded_word(text):
         raise ValueError("write text as it is, without encoded words (=?...?=): the server encodes")
     return text
+
+
+def _check_texts(subject: str | None, headers: dict[str, str], *names: str | None) -> None:
+    texts = (subject or "", *headers, *headers.values(), *(each or "" for each in names))
+    if sum(map(len, texts)) > MAX_FIELDS_TEXT:
+        raise ValueError(f"its fields and names have more than {MAX_FIELDS_TEXT} characters")
 
 
 def _sender(text: object) -> object:
@@ -91,7 +100,7 @@ def _attribute(name: str) -> str:
 
 Address = Annotated[str, Field(max_length=320), AfterValidator(_address)]
 Sender = Annotated[Address | None, BeforeValidator(_sender)]
-FieldText = Annotated[str, Field(max_length=10_000, pattern=_NO_CONTROLS), AfterValidator(_literal)]
+FieldText = Annotated[str, Field(max_length=998, pattern=_NO_CONTROLS), AfterValidator(_literal)]
 Octets = Annotated[
     bytes,
     BeforeValidator(_octets),
@@ -134,6 +143,11 @@ class MailParts(RequestSection):
     """Further fields. Absent, From is the sender; To the recipient, where it is the only one."""
 
     attachments: Annotated[tuple[Attachment, ...], Field(max_length=100)] = ()
+
+    @model_validator(mode="after")
+    def _has_short_fields(self) -> MailParts:
+        _check_texts(self.subject, self.headers, *(each.name for each in self.attachments))
+        return self
 
 
 class MailFields(RequestSection):
@@ -229,6 +243,11 @@ class InjectContent(RequestSection):
     subject: FieldText | None = None
     headers: Annotated[dict[HeaderName, FieldText], Field(max_length=100)] = {}
     attachments: Annotated[tuple[InjectAttachment, ...], Field(max_length=100)] = ()
+
+    @model_validator(mode="after")
+    def _has_short_fields(self) -> InjectContent:
+        _check_texts(self.subject, self.headers, *(each.file_name for each in self.attachments))
+        return self
 
 
 _TEMPLATE = re.compile(r"\{[{%#]")

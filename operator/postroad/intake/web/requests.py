@@ -8,6 +8,7 @@ import binascii
 import hashlib
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -96,6 +97,15 @@ class Requests:
 
     def __init__(self, clients: Clients) -> None:
         self._clients, self._bodies = clients, JsonBodies()
+        self._worker = ThreadPoolExecutor(1, "http-messages")
+
+    def close(self) -> None:
+        """End the thread; what waits for it is cancelled."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    async def _apart(self, work: Callable[..., _Result], *given: Any) -> _Result:
+        """Parse or compose in a thread that logins and spills do not wait for."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *given)
 
     async def mail(self, request: web.BaseRequest, client: HttpClient) -> web.Response:
         """Take one mail."""
@@ -107,7 +117,7 @@ class Requests:
             return _json(201, accepted.model_dump())
         _check_json(request)
         async with self._bodies.read(request, client.largest_mail, _time(client)) as body:
-            mail = await asyncio.to_thread(parsed, MailRequest, body)
+            mail = await self._apart(parsed, MailRequest, body)
             accepted = await self._take_parts(client, mail)
         return _json(201, accepted.model_dump())
 
@@ -116,7 +126,7 @@ class Requests:
         client = await _logged_in(request, client)
         _check_json(request)
         async with self._bodies.read(request, client.largest_mail, _time(client)) as body:
-            mails = (await asyncio.to_thread(parsed, BatchRequest, body)).mails
+            mails = (await self._apart(parsed, BatchRequest, body)).mails
             results = await _each(partial(self._one, client), mails)
         return _json(207, {"results": results})
 
@@ -125,13 +135,13 @@ class Requests:
         client = await _logged_in(request, client)
         _check_json(request)
         async with self._bodies.read(request, client.largest_mail, _time(client)) as body:
-            wanted = await asyncio.to_thread(parsed, InjectRequest, body)
+            wanted = await self._apart(parsed, InjectRequest, body)
             if len(wanted.recipients) > client.context.offer.max_recipients:
                 raise _too_many_recipients(client)
-            content = await asyncio.to_thread(_inject_content, wanted)
+            content = await self._apart(_inject_content, wanted)
             source: tuple[bytes, ...] = ()
             if client.key:  # once: a thousand recipients would else cost as many digests of it
-                source = (await asyncio.to_thread(_content_digest, wanted),)
+                source = (await self._apart(_content_digest, wanted),)
             inject = partial(self._inject_one, client, wanted, content, source)
             problems = await _each(inject, wanted.recipients)
         failed = [
@@ -149,7 +159,7 @@ class Requests:
 
     async def _one(self, client: HttpClient, document: object, index: int) -> dict[str, Any]:
         try:
-            mail = await asyncio.to_thread(_validated, document)
+            mail = await self._apart(_validated, document)
             accepted = await self._take_parts(client, mail, index)
         except Problem as problem:
             return problem.document()
@@ -168,7 +178,7 @@ class Requests:
         is_whole = isinstance(wanted.content, str)
         envelope = MailFields.model_construct(from_=wanted.envelope_sender, to=(recipient.email,))
         try:
-            to = b"" if is_whole else composing.to_field(recipient)
+            to = b"" if is_whole else await self._apart(composing.to_field, recipient)
             await self._take(
                 client,
                 envelope,
@@ -185,7 +195,7 @@ class Requests:
 
     async def _take_parts(self, client: HttpClient, mail: MailRequest, index: int = 0) -> Accepted:
         try:
-            content = await asyncio.to_thread(composing.content_of, mail)
+            content = await self._apart(composing.content_of, mail)
         except InvalidMail as error:
             raise Problem(422, str(error)) from None
         return await self._take(

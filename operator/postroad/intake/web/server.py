@@ -170,6 +170,7 @@ class HttpServer:
         for serving in self._serving:
             serving.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
+        self._requests.close()
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
