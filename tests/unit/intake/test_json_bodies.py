@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import AsyncIterator
 
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from postroad.intake.context import ClientTimeouts
 from postroad.intake.web import bodies
-from postroad.intake.web.bodies import MAX_VALUES, parsed
+from postroad.intake.web.bodies import MAX_HELD, MAX_VALUES, parsed
 from postroad.intake.web.models import MailRequest
 from postroad.intake.web.problems import Problem
 
@@ -21,6 +25,24 @@ def test_a_string_of_escaped_quotes_is_read_once(quotes: int, end: bytes) -> Non
     assert len(bodies._TEXT.findall(body)) <= 2
     with pytest.raises(Problem, match="values"):
         parsed(MailRequest, body)
+
+
+async def test_bodies_have_room_together_until_their_blocks_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def chunks(*_: object) -> AsyncIterator[bytes]:
+        yield b"x" * MAX_HELD
+
+    monkeypatch.setattr(bodies, "chunks_of", chunks)
+    room = bodies.JsonBodies()
+    request, timeouts = make_mocked_request("POST", "/"), ClientTimeouts()
+    async with room.read(request, 1, timeouts) as body:
+        body.clear()
+        with pytest.raises(Problem, match="large requests"):
+            async with room.read(request, 1, timeouts):
+                pass
+    async with room.read(request, 1, timeouts) as body:
+        assert len(body) == MAX_HELD == 16 * 2**20
 
 
 def test_separators_in_a_string_are_no_values() -> None:

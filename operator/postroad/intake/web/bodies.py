@@ -17,9 +17,9 @@ from postroad.intake.web.problems import Problem, malformed
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-MAX_HELD = 96 * 2**20
-"""Octets of JSON that a process holds at a time, of all requests. One request may be as long in any
-case."""
+MAX_HELD = 16 * 2**20
+"""Octets of JSON that a process holds at a time, of all requests: their values and messages take
+six times as much. One request may be as long in any case."""
 
 FIELDS = 2**20
 """Octets of a JSON body beside the content of the largest mail."""
@@ -69,22 +69,24 @@ class JsonBodies:
     @asynccontextmanager
     async def read(
         self, request: web.BaseRequest, largest_mail: int, timeouts: ClientTimeouts
-    ) -> AsyncIterator[bytes]:
-        """Yield a body, which is held until the block ends. Raises: Problem."""
+    ) -> AsyncIterator[bytearray]:
+        """Yield a body, for which there is room until the block ends: its values and its message
+        take as much, also once the block has cleared it. Raises: Problem."""
         limit = largest_mail * 4 // 3 + FIELDS
-        body = bytearray()
+        body, held = bytearray(), 0
         try:
             async for chunk in chunks_of(request, limit, timeouts):
                 self._held += len(chunk)
+                held += len(chunk)
                 body += chunk
                 if self._held > max(MAX_HELD, limit):
                     raise Problem(503, "too many large requests at a time, come again")
-            yield bytes(body)
+            yield body
         finally:
-            self._held -= len(body)
+            self._held -= held
 
 
-def parsed(model: type[_Model], body: bytes) -> _Model:
+def parsed(model: type[_Model], body: bytes | bytearray) -> _Model:
     """Return the value of a JSON body. Raises: Problem."""
     if _separators(body) > MAX_VALUES and _separators(_TEXT.sub(b"", body)) > MAX_VALUES:
         raise Problem(413, f"the body has more than {MAX_VALUES} values")
@@ -94,5 +96,5 @@ def parsed(model: type[_Model], body: bytes) -> _Model:
         raise malformed(error) from None
 
 
-def _separators(body: bytes) -> int:
+def _separators(body: bytes | bytearray) -> int:
     return sum(map(body.count, _SEPARATORS))

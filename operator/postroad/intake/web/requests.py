@@ -118,6 +118,7 @@ class Requests:
         _check_json(request)
         async with self._bodies.read(request, client.largest_mail, _time(client)) as body:
             mail = await self._apart(parsed, MailRequest, body)
+            body.clear()
             accepted = await self._take_parts(client, mail)
         return _json(201, accepted.model_dump())
 
@@ -127,6 +128,7 @@ class Requests:
         _check_json(request)
         async with self._bodies.read(request, client.largest_mail, _time(client)) as body:
             mails = (await self._apart(parsed, BatchRequest, body)).mails
+            body.clear()
             results = await _each(partial(self._one, client), mails)
         return _json(207, {"results": results})
 
@@ -136,6 +138,7 @@ class Requests:
         _check_json(request)
         async with self._bodies.read(request, client.largest_mail, _time(client)) as body:
             wanted = await self._apart(parsed, InjectRequest, body)
+            body.clear()
             if len(wanted.recipients) > client.context.offer.max_recipients:
                 raise _too_many_recipients(client)
             content = await self._apart(_inject_content, wanted)
