@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gzip
 import json
@@ -207,7 +208,20 @@ async def test_what_is_no_request_is_refused_and_smuggles_nothing(
     statuses = re.findall(rb"HTTP/1\.[01] ([0-9]{3})", got)
     assert set(statuses) <= {b"400", b"415"}
     assert b"Traceback" not in got
+    assert b"Python" not in got
     assert len(running.queue.mails) == 1
+
+
+async def test_a_message_without_a_length_is_refused(tmp_path: Path) -> None:
+    head = b"POST /v1/mails?from=a@example.org&to=b@dest.example HTTP/1.1\r\nHost: x\r\n" + LOGIN
+    async with an_intake_by_file(tmp_path, HTTP) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.ports["http"])
+        writer.write(head + b"Content-Type: message/rfc822\r\n\r\n")
+        got = await reader.readline()
+        writer.transport.abort()
+
+    assert got.startswith(b"HTTP/1.1 411")
+    assert not running.queue.mails
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ ERRORS = {
     403: "The user may not send with this sender, From or tenant.",
     408: "The body comes too slowly.",
     409: "The Idempotency-Key stands for another mail of the last 24 hours.",
+    411: "A message/rfc822 without a length, and not in chunks.",
     413: "The mail, or the body, is larger than accepted.",
     415: "The body has another type, character set or encoding than accepted.",
     422: "A field, or the message, is refused.",

@@ -111,6 +111,8 @@ class Requests:
         """Take one mail."""
         client = await _logged_in(request, client)
         if _media_type(request) == "message/rfc822":
+            if request.content_length is None and "Transfer-Encoding" not in request.headers:
+                raise Problem(411, "say the length of the message, or send it in chunks")
             accepted = await self._take(
                 client, _envelope(request), chunks_of(request, client.largest_mail, _time(client))
             )

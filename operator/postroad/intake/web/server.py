@@ -124,6 +124,7 @@ class HttpConnection(RequestHandler):  # type: ignore[type-arg,unused-ignore]
         """Answer what aiohttp itself refuses: what is no request."""
         _log.debug("no request of HTTP", error=type(exc).__name__)
         response = response_to(Problem(400, "this is no request of HTTP/1.1"))
+        response.headers["Server"] = "postroad"  # else aiohttp names itself and Python
         response.force_close()
         return response
 
