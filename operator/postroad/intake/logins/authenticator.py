@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from postroad.intake.clients import Submission
 from postroad.intake.logins import exchanges
@@ -32,6 +33,16 @@ Permit = Callable[[LoggedInUser], Submission]
 """Returns the rights of a user. Raises: LoginFailed, where it may not log in from its address."""
 
 
+class _Login(NamedTuple):
+    """One login, as a client begins it."""
+
+    mechanism: LoginMechanism
+    initial: bytes | None
+    ask: Ask
+    client: LoginClient
+    permit: Permit
+
+
 class Authenticator:
     """Checks logins. `known` returns the users of a file, as they are now; None: no file."""
 
@@ -56,13 +67,13 @@ class Authenticator:
     ) -> Submission:
         """Carry a login out, by one of `mechanisms`; return what `permit` gives the user. Raises:
         LoginFailed, and what `ask` raises."""
-        mechanism = LoginMechanism(name)
+        login = _Login(LoginMechanism(name), initial, ask, client, permit)
         try:
-            submission = await self._log_in(mechanism, initial, ask, client, permit)
+            submission = await self._log_in(login)
         except LoginFailed as error:
-            self._failed(mechanism, error, client)
+            self._failed(login, error)
             raise
-        LOGINS.labels(mechanism, "accepted").inc()
+        LOGINS.labels(login.mechanism, "accepted").inc()
         return submission
 
     async def by_password(
@@ -77,16 +88,10 @@ class Authenticator:
         message = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
         return await self.log_in(LoginMechanism.OAUTHBEARER, message, _nothing_more, client, permit)
 
-    async def _log_in(
-        self,
-        mechanism: LoginMechanism,
-        initial: bytes | None,
-        ask: Ask,
-        client: LoginClient,
-        permit: Permit,
-    ) -> Submission:
+    async def _log_in(self, login: _Login) -> Submission:
+        mechanism, initial, ask, client, permit = login
         if mechanism in OF_TOKENS and self._tokens is not None:
-            return await self._by_token(mechanism, initial, ask, client, permit)
+            return await self._by_token(login, self._tokens)
         if self._dovecot is not None:
             async with self._attempt(client, ""):
                 name = await self._dovecot.log_in(mechanism, initial, ask, client.address)
@@ -95,7 +100,7 @@ class Authenticator:
             raise LoginFailed
         known = self._known()
         if mechanism in OF_SCRAM:
-            return await self._by_scram(known, mechanism, initial, ask, client, permit)
+            return await self._by_scram(login, known)
         read = exchanges.plain if mechanism is LoginMechanism.PLAIN else exchanges.login
         name, password = await read(initial, ask)
         async with self._attempt(client, name):
@@ -104,15 +109,8 @@ class Authenticator:
                 raise LoginFailed
             return submission
 
-    async def _by_scram(
-        self,
-        known: KnownUsers,
-        mechanism: LoginMechanism,
-        initial: bytes | None,
-        ask: Ask,
-        client: LoginClient,
-        permit: Permit,
-    ) -> Submission:
+    async def _by_scram(self, login: _Login, known: KnownUsers) -> Submission:
+        mechanism, initial, ask, client, permit = login
         if mechanism is LoginMechanism.SCRAM_SHA_256_PLUS and client.channel_binding is None:
             raise LoginFailed
         submission: Submission | None = None
@@ -130,19 +128,12 @@ class Authenticator:
             assert submission is not None
             return submission
 
-    async def _by_token(
-        self,
-        mechanism: LoginMechanism,
-        initial: bytes | None,
-        ask: Ask,
-        client: LoginClient,
-        permit: Permit,
-    ) -> Submission:
-        assert self._tokens is not None
+    async def _by_token(self, login: _Login, tokens: Tokens) -> Submission:
+        mechanism, initial, ask, client, permit = login
         read = await exchanges.token(mechanism, initial, ask)
         async with self._attempt(client, ""):
             try:
-                name = await self._tokens.user_of(read.token)
+                name = await tokens.user_of(read.token)
                 if read.name not in (None, name):
                     raise LoginFailed
                 return permit(LoggedInUser(name))
@@ -169,7 +160,8 @@ class Authenticator:
         finally:
             self._guesses.ended(attempt, self._now(), has_failed=has_failed)
 
-    def _failed(self, mechanism: LoginMechanism, error: LoginFailed, client: LoginClient) -> None:
+    def _failed(self, login: _Login, error: LoginFailed) -> None:
+        mechanism = login.mechanism
         is_ours = isinstance(error, UsersUnavailable)
         LOGINS.labels(mechanism, "unavailable" if is_ours else "refused").inc()
         if isinstance(error, UsersUnavailable):
@@ -177,7 +169,7 @@ class Authenticator:
         else:
             _log.info(
                 "login refused",
-                client=client.address,
+                client=login.client.address,
                 mechanism=mechanism.value,
                 reply=str(error.reply),
             )
