@@ -3,11 +3,12 @@ on, and all is well once the right is given back."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from postroad.controller.kubernetes.api import MAIL_QUEUE, MAIL_QUEUE_TASK, QUEUE_CLUSTER, TASK
+from postroad.controller.kubernetes.api import MAIL_QUEUE, MAIL_QUEUE_TASK, QUEUE_CLUSTER
 from postroad.controller.run.program import missing_rights
 from support.jobs import JobPods
 from support.kubectl import manifests
@@ -68,7 +69,7 @@ async def messages(operator: RunningController, seconds: int) -> set[str]:
         await move(1)
         for kind, name in (
             *((QUEUE_CLUSTER, "main"), (MAIL_QUEUE, "outgoing"), (MAIL_QUEUE_TASK, "task")),
-            *((MAIL_QUEUE_TASK, "daily"), (MAIL_QUEUE_TASK, "brief")),
+            *((MAIL_QUEUE_TASK, each) for each in ("daily", "brief", "late")),
         ):
             resource = operator.at(kind.plural, NAMESPACE, name) or {}
             conditions = resource.get("status", {}).get("conditions", [])
@@ -94,12 +95,10 @@ async def life(operator: RunningController) -> set[str]:
     await operator.create(task(NAMESPACE, operation="Maintain"))
     await operator.create(task(NAMESPACE, "brief", operation="Maintain", ttlSecondsAfterFinished=1))
     await operator.create(task(NAMESPACE, "daily", operation="Maintain", schedule="@daily"))
-    found |= await messages(operator, 5)
-    pods = JobPods(operator.kubernetes)
-    for job in pods.jobs():
-        if job["metadata"]["labels"][TASK] == "brief":
-            await pods.begin(job)
-            await pods.end(job)
+    pods = asyncio.create_task(JobPods(operator.kubernetes).run())
+    found |= await messages(operator, 40)
+    pods.cancel()
+    await operator.create(task(NAMESPACE, "late", operation="Maintain"))
     without = {"intake": None, "workers": {"replicas": 1}, "pipeline": {"executors": None}}
     await operator.change(without)
     found |= await messages(operator, 10)

@@ -30,7 +30,7 @@ def test_the_plan_names_context_namespaces_image_and_what_is_of_the_cluster() ->
 
     for part in (
         "the context staging (https://192.0.2.1:6443)",
-        "mailqueues.postroad.dev, queueclusters.postroad.dev",
+        "mailqueues.postroad.dev, mailqueuetasks.postroad.dev, queueclusters.postroad.dev",
         "ClusterRole postroad-operator, ClusterRoleBinding postroad-operator",
         "postroad-system: the operator, from the image registry.example.org/postroad:1",
         "in the namespace try: cassandra, rabbitmq, s3",

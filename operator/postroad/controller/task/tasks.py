@@ -8,10 +8,8 @@ the creation of the task. A task that is deleted takes its Job with it. Source: 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.kubernetes.actions import log_action
@@ -44,24 +42,33 @@ from postroad.controller.status.attempts import attempt
 from postroad.controller.status.conditions import Finding, Truth, advice, bad, good, timestamp
 from postroad.controller.status.status import Report, composed
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
+from postroad.controller.task.phases import (
+    ANOTHER_TASK,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    PENDING,
+    RUNNING,
+    SCHEDULED,
+    TaskProgress,
+    as_begun,
+    at_least,
+    completed,
+    first_of,
+    is_stray,
+    is_under_way,
+    obstacle_of,
+    phase_of,
+    running,
+)
 from postroad.controller.task.runs import TaskRun, latest, run_of
 from postroad.errors import InvalidInput, KubernetesConflict, NameTaken
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
 
-PENDING, RUNNING, SCHEDULED = "Pending", "Running", "Scheduled"
-COMPLETED, FAILED = "Completed", "Failed"
-"""Phases."""
-
-ENDED = (COMPLETED, FAILED)
-
 WAITING, STUCK, AT_REST = timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=5)
 """After so long a task looks again at the pods of its run, or for its turn; for what has to be
 mended first; where a watch brings what it waits for."""
-
-ANOTHER_TASK = "AnotherTask"
-OF_THE_QUEUE = {ANOTHER_TASK, "QueueNotFound", "QueueDeleted", "QueueNotReady", "QueuePaused"}
-"""Reasons for which all tasks of a MailQueue wait: a task with another one lets others go first."""
 
 COPIED = (
     "it was begun under another uid, as a copy or before a restore, and is not done again: create "
@@ -77,18 +84,6 @@ class Images:
     queue: str
     pipeline: PipelineProgram
     pull_secrets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TaskProgress:
-    """The result of a step: the phase, a finding about Complete, further ones, fields of the
-    status, and the run that has ended now."""
-
-    phase: str
-    finding: Finding
-    others: tuple[Finding, ...] = ()
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    ended: TaskRun | None = None
 
 
 class Tasks:
@@ -238,7 +233,7 @@ class Tasks:
             found = await self._begin(found)
         if found["status"]["phase"] == RUNNING:
             await self._create(job, task.uid)
-        return found, _as_begun(found)
+        return found, as_begun(found)
 
     async def _without_queue(
         self, task: spec.Task, *, is_gone: bool, is_begun: bool
@@ -334,7 +329,9 @@ class Tasks:
         pods = await self._certain.list(POD, task.key.namespace, f"{TASK}={task.key.name}")
         run, before = run_of(job, pods, task.spec.operation), found["status"]
         run = replace(
-            run, matched=_most(before, "matched", run.matched), done=_most(before, "done", run.done)
+            run,
+            matched=at_least(before, "matched", run.matched),
+            done=at_least(before, "done", run.done),
         )
         counts = {"matched": run.matched, "done": run.done}
         text = run.text(task.spec.operation)
@@ -393,7 +390,7 @@ class Tasks:
                 return found, TaskProgress(PENDING, obstacle)
             found = await self._begin(found)
         if found["status"]["phase"] != RUNNING:
-            return found, _as_begun(found)
+            return found, as_begun(found)
         started = found["status"]["startedAt"]
         secret = await self._certain.get(SECRET, queue.name.namespace, queue.login_secret)
         # Not by times: the operator that made the user may have had another clock.
@@ -406,92 +403,3 @@ class Tasks:
             asked = {"metadata": {"annotations": {ROTATE: task.uid}}}
             await self._api.patch(MAIL_QUEUE, queue.name.namespace, queue.name.name, asked)
         return found, TaskProgress(RUNNING, running("the operator makes another user"))
-
-
-def is_stray(made: Object) -> bool:
-    """True if what was made for a task has no controller, and is not being deleted."""
-    metadata = made["metadata"]
-    owners = metadata.get("ownerReferences") or []
-    return "deletionTimestamp" not in metadata and not any(
-        each.get("controller") for each in owners
-    )
-
-
-def phase_of(found: Object) -> str:
-    """Return the phase of a task."""
-    return str((found.get("status") or {}).get("phase", PENDING))
-
-
-def is_under_way(progress: TaskProgress) -> bool:
-    """True if pods may work, or another task does, whose end makes nothing due."""
-    fields = progress.fields
-    is_scheduled_run = bool(fields.get("startedAt")) and not fields.get("finishedAt")
-    is_in_turn = progress.phase == RUNNING or progress.finding.reason == ANOTHER_TASK
-    return is_in_turn or (progress.phase == SCHEDULED and is_scheduled_run)
-
-
-def obstacle_of(queue: Object) -> Finding | None:
-    """Return why a task cannot begin yet on a MailQueue that is there; None: it can."""
-    name = queue["metadata"]["name"]
-    reason, message = "", ""
-    if queue["spec"].get("paused"):
-        reason, message = "QueuePaused", f"spec.paused of MailQueue {name} is true: the task waits"
-    elif "configuration" not in (queue.get("status") or {}):
-        reason, message = "QueueNotReady", f"MailQueue {name} has no configuration yet"
-    return bad(condition.COMPLETE, reason, message, retryable=True) if reason else None
-
-
-def first_of(found: Object, others: Sequence[Object]) -> Object | None:
-    """Return the task that goes before a task of the same MailQueue: one that has begun, else the
-    oldest that waits for nothing but its MailQueue and its turn. Those by a schedule do not count.
-    """
-    beside = [
-        each
-        for each in others
-        if each["metadata"]["uid"] != found["metadata"]["uid"]
-        and spec.queue_of_task(each) == spec.queue_of_task(found)
-        and each["spec"].get("schedule") is None
-        and "deletionTimestamp" not in each["metadata"]
-        and phase_of(each) not in ENDED
-    ]
-    begun = [each for each in beside if _is_begun(each)]
-    waiting = [each for each in beside if _waits_for_its_turn(each) and _age(each) < _age(found)]
-    return min(begun or waiting, key=_age, default=None)
-
-
-def _age(found: Object) -> tuple[str, str]:
-    return found["metadata"]["creationTimestamp"], found["metadata"]["uid"]
-
-
-def _is_begun(found: Object) -> bool:
-    return phase_of(found) == RUNNING or hash_in(found, BEGUN) == found["metadata"]["uid"]
-
-
-def _waits_for_its_turn(found: Object) -> bool:
-    found_conditions = (found.get("status") or {}).get("conditions") or []
-    reasons = [each["reason"] for each in found_conditions if each["type"] == condition.COMPLETE]
-    return set(reasons) <= OF_THE_QUEUE
-
-
-def running(message: str) -> Finding:
-    """The task is under way."""
-    return bad(condition.COMPLETE, condition.RUNNING, message, retryable=True)
-
-
-def completed(message: str) -> Finding:
-    """The task, or its last run, is done."""
-    return good(condition.COMPLETE, message, COMPLETED)
-
-
-def _as_begun(found: Object) -> TaskProgress:
-    """Return what the status of a task has that was just begun, or refused as a copy."""
-    status = found["status"]
-    (complete,) = (each for each in status["conditions"] if each["type"] == condition.COMPLETE)
-    is_running = status["phase"] == RUNNING
-    finding = bad(condition.COMPLETE, complete["reason"], complete["message"], retryable=is_running)
-    ended = {name: status[name] for name in ("finishedAt",) if name in status}
-    return TaskProgress(status["phase"], finding, fields=ended)
-
-
-def _most(before: Mapping[str, Any], name: str, now: int | None) -> int | None:
-    return max((each for each in (before.get(name), now) if each is not None), default=None)
