@@ -24,7 +24,7 @@ from postroad.domain.mail.mail import Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.domain.values.networks import EVERY_ADDRESS, NO_ADDRESS
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
-from postroad.intake.clients import ClientLimits, Rules
+from postroad.intake.clients import ClientLimits, Clients, Rules
 from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Dialogue, Offer, ReplyAndStep
 from postroad.intake.message_buffer import MAX_RECEIVED_FIELDS
@@ -116,7 +116,9 @@ async def an_intake(
         timeouts or ClientTimeouts(),
         rules=Rules(normalise_from=EVERY_ADDRESS if normalises_line_ends else NO_ADDRESS),
     )
-    server = SmtpServer(context, max_sessions=max_sessions, client_limits=client_limits)
+    server = SmtpServer(
+        context, max_sessions=max_sessions, clients=Clients(client_limits or ClientLimits())
+    )
     await server.listen("127.0.0.1", 0)
     try:
         yield Intake(queue, server)

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
-from postroad.intake.clients import ClientLimits
+from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
@@ -72,7 +72,7 @@ async def an_intake(
         tls,
         timeouts or ClientTimeouts(),
     )
-    server = SmtpServer(context, max_sessions=max_sessions, client_limits=ClientLimits(**limits))
+    server = SmtpServer(context, max_sessions=max_sessions, clients=Clients(ClientLimits(**limits)))
     await server.listen("127.0.0.1", 0)
     secured = await server.listen("127.0.0.1", 0, tls=True)
     try:

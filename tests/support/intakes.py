@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import cast
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
-from postroad.intake.clients import ClientLimits, Rules
+from postroad.intake.clients import ClientLimits, Clients, Rules
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
@@ -33,7 +33,7 @@ async def an_intake(
         SystemRandomness(),
         rules=rules,
     )
-    server = SmtpServer(context, client_limits=client_limits)
+    server = SmtpServer(context, clients=Clients(client_limits or ClientLimits()))
     await server.listen(host, 0)
     try:
         yield queue, server.port

@@ -103,11 +103,11 @@ class SmtpServer:
         context: IntakeContext,
         *,
         max_sessions: int = 500,
-        client_limits: ClientLimits | None = None,
+        clients: Clients | None = None,
     ) -> None:
         self._context = context
         self._max_sessions = max_sessions
-        self._clients = Clients(client_limits or ClientLimits())
+        self._clients = Clients(ClientLimits()) if clients is None else clients
         self._sessions: dict[asyncio.Task[None], tuple[ServingWire, IntakeSession]] = {}
         self._run_queue = RunQueue()
         self._loop = self._run_queue.loop

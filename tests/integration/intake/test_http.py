@@ -18,7 +18,15 @@ import yaml
 from postroad import open_queue
 from postroad.errors import BrokerUnavailable, KeyReused, StoreFull
 from support.http_clients import a_mail, ask, basic
-from support.intake_files import ALICE, HTTP, PASSWORD, TLS, an_intake_by_file, write_users
+from support.intake_files import (
+    ALICE,
+    HTTP,
+    PASSWORD,
+    SUBMISSION,
+    TLS,
+    an_intake_by_file,
+    write_users,
+)
 
 RAW = b"From: a@example.org\r\nSubject: x\r\n\r\nhello\r\n"
 RFC822 = {"Content-Type": "message/rfc822"}
@@ -159,6 +167,22 @@ async def test_a_rule_bounds_senders_size_tenant_and_rate(tmp_path: Path) -> Non
 
     ((mail, _),) = running.queue.mails
     assert mail.attributes == {"postroad.tenant": "example"}
+
+
+async def test_a_client_has_one_limit_of_mails_for_smtp_and_http(tmp_path: Path) -> None:
+    listeners = [*SUBMISSION["listeners"], *HTTP["listeners"]]
+    both = HTTP | {"listeners": listeners}
+    async with an_intake_by_file(tmp_path, both, client_mails_per_minute=1) as running:
+
+        def send() -> None:
+            with running.client() as client:
+                client.login(ALICE, PASSWORD)
+                client.sendmail("a@example.org", "b@dest.example", "Subject: x\r\n\r\nhello\r\n")
+
+        await asyncio.to_thread(send)
+        assert (await ask(running, json=a_mail())).status == 429
+
+    assert len(running.queue.mails) == 1
 
 
 async def test_hidden_recipients_stay_hidden(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from threading import Thread
 from typing import cast
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
-from postroad.intake.clients import ClientLimits
+from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import Listening, SmtpServer
@@ -36,7 +36,7 @@ async def test_the_intake_waits_for_no_client_that_it_refuses() -> None:
         MachineClock(),
         SystemRandomness(),
     )
-    server = SmtpServer(context, client_limits=ClientLimits(sessions=0))
+    server = SmtpServer(context, clients=Clients(ClientLimits(sessions=0)))
     served, client = full_connection()
     listener = Listening(context, is_tls=False)
     refusing = Thread(target=server._welcome, args=(served, "192.0.2.1", listener))

@@ -37,7 +37,7 @@ from postroad.cli.processes.long_running import INTAKE_MAINTENANCE_INTERVAL
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
 from postroad.errors import InvalidSettings, ReceiverEnded
-from postroad.intake.clients import ClientLimits, Rules
+from postroad.intake.clients import ClientLimits, Clients, Rules
 from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer, listening_on
@@ -217,8 +217,9 @@ async def receive(
     has_http = any(each.is_http for each in ports)
     # Both kinds of connections have half of the descriptors that the sessions may take.
     most = max(1, section.max_sessions // 2) if has_http else section.max_sessions
-    server = SmtpServer(base, max_sessions=most, client_limits=client_limits(section))
-    http = _http_server(most, client_limits(section, most)) if has_http else None
+    clients = Clients(client_limits(section, most))  # of both: a limit holds for all listeners
+    server = SmtpServer(base, max_sessions=most, clients=clients)
+    http = _http_server(most, clients) if has_http else None
     sockets = list(inherited) or [
         (each.name, bound) for each in ports for bound in listening_on(each.host, each.port)
     ]
@@ -250,11 +251,11 @@ async def receive(
         await asyncio.gather(server.drain(this.drain_within), *others)
 
 
-def _http_server(max_connections: int, limits: ClientLimits) -> "HttpServer":
+def _http_server(max_connections: int, clients: Clients) -> "HttpServer":
     """Return the server of listeners of role http; an intake without them imports no aiohttp."""
     from postroad.intake.web.server import HttpServer
 
-    return HttpServer(max_connections=max_connections, client_limits=limits)
+    return HttpServer(max_connections=max_connections, clients=clients)
 
 
 def _base_context(
@@ -283,10 +284,10 @@ def _base_context(
     )
 
 
-def client_limits(section: Intake, most: int | None = None) -> ClientLimits:
-    """Return the limits of a client of a server that has `most` sessions; None: all."""
+def client_limits(section: Intake, most: int) -> ClientLimits:
+    """Return the limits of a client of servers that each have `most` sessions."""
     return ClientLimits(
-        section.client_sessions or -(-(most or section.max_sessions) // 2),
+        section.client_sessions or -(-most // 2),
         section.client_connections_per_minute,
         section.client_mails_per_minute,
     )

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
-from postroad.intake.clients import ClientLimits, Clients
+from postroad.intake.clients import Clients
 from postroad.intake.context import IntakeContext
 from postroad.intake.server import PAUSE_SECONDS
 from postroad.intake.web.openapi import document
@@ -132,9 +132,9 @@ class HttpConnection(RequestHandler):  # type: ignore[type-arg,unused-ignore]
 class HttpServer:
     """Listens on its sockets, and answers requests."""
 
-    def __init__(self, *, max_connections: int, client_limits: ClientLimits) -> None:
+    def __init__(self, *, max_connections: int, clients: Clients) -> None:
         self._loop = asyncio.get_running_loop()
-        self._clients = Clients(client_limits)
+        self._clients = clients
         self._requests = Requests(self._clients)
         self._web = web.Server(self._answer)
         self._room = asyncio.Semaphore(max_connections)
