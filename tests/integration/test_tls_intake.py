@@ -4,6 +4,7 @@ Source: RFC 8314 3.3."""
 import asyncio
 import contextlib
 import logging
+import re
 import smtplib
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -113,6 +114,7 @@ async def test_a_mail_under_tls_from_the_first_octet_is_accepted_beside_the_port
     assert mail.origin is not None
     assert (mail.origin.protocol, mail.origin.address) == ("ESMTPS", "127.0.0.1")
     assert b" with ESMTPS id " in content
+    assert re.search(rb"\r\n\t\(using TLSv1\.3 with cipher TLS_[A-Z0-9_]+\)\r\n\tby ", content)
 
 
 async def test_starttls_is_neither_offered_nor_done_under_tls(certificates: Certificates) -> None:

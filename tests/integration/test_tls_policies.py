@@ -12,7 +12,7 @@ import uvloop
 from postroad.adapters.dns import DnsResolver, NameServer
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode
-from postroad.ports.delivery import ConnectionClosed
+from postroad.ports.delivery import ConnectionClosed, JobFinished
 from postroad.routing.answers import TlsaRecord
 from postroad.routing.routes import ResolvedHop, Route, RoutingPlan
 from postroad.routing.securing import (
@@ -121,6 +121,40 @@ async def test_mail_goes_as_the_mode_requires_or_waits(
         found = [(await carried(connector, sink, each))[0] for each in MODES.values()]
 
     assert dict(zip(MODES, found, strict=True)) == dict(zip(MODES, EXPECTED[case], strict=True))
+
+
+async def test_an_outcome_tells_over_which_connection_the_next_hop_replied(
+    connector: SmtpConnector, tmp_path: Path
+) -> None:
+    found = {}
+    async with Sink(tls=context(tmp_path, SERVER, AUTHORITY)) as sink:
+        for name in ("none", "opportunistic", "required", "DANE-EE"):
+            events = Events()
+            to = replace(MODES[name], next_hop=replace(MODES[name].next_hop, port=sink.port))
+            connection = connector.open(to, events)
+            connection.submit(a_job(1))
+            while 1 not in events.finished:
+                await events.next()
+            connection.close()
+            await events.until_closed()
+            (finished,) = (each for each in events.all if isinstance(each, JobFinished))
+            (outcome,) = finished.outcomes.values()
+            assert outcome.responder is not None
+            facts = found[name] = outcome.responder.connection
+            assert facts is not None
+            assert (facts.address, facts.port, facts.source) == (
+                "127.0.0.1",
+                sink.port,
+                "127.0.0.1",
+            )
+
+    seen = {name: facts and (facts.tls, facts.verified) for name, facts in found.items()}
+    assert seen == {
+        "none": ("", False),
+        "opportunistic": ("TLSv1.3", False),
+        "required": ("TLSv1.3", True),
+        "DANE-EE": ("TLSv1.3", True),
+    }
 
 
 async def test_broken_tls_is_remembered_for_mail_that_may_go_in_clear(

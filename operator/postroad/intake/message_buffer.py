@@ -34,14 +34,22 @@ MAX_RECEIVED_FIELDS = 100
 _FIELD = b"\nreceived:"
 
 
-def trace_field(origin: Origin, hostname: str, name: str, moment: datetime) -> bytes:
+def trace_field(
+    origin: Origin,
+    hostname: str,
+    name: str,
+    moment: datetime,
+    cipher: tuple[str, str] | None = None,
+) -> bytes:
     """Return the field, folded, with its line end. `name` is the mail's name: an administrator
     finds the mail in the queue by it. The dialogue checked the client's name, so it cannot break
-    out of the field."""
+    out of the field. `cipher`: the version of TLS and the cipher, which stand in a comment as
+    Postfix writes it."""
+    secured = f"\t(using {cipher[0]} with cipher {cipher[1]})\r\n" if cipher else ""
     literal = address_literal(origin.address or "unknown")
     return (
         f"Received: from {origin.host or 'unknown'} ({literal})\r\n"
-        f"\tby {hostname} with {origin.protocol} id {name};\r\n"
+        f"{secured}\tby {hostname} with {origin.protocol} id {name};\r\n"
         f"\t{_date(moment.replace(microsecond=0))}\r\n"
     ).encode()
 

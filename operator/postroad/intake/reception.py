@@ -47,6 +47,8 @@ class OfferedMail(NamedTuple):
     name: str | None = None
     is_incomplete: bool = False
     """True if what its header lacks is added, whatever the rule of its user says."""
+    cipher: tuple[str, str] | None = None
+    """The version of TLS and the cipher over which it comes."""
 
 
 class Reception:
@@ -76,7 +78,7 @@ class Reception:
             header = SubmittedHeader(its.senders, message_id, now)
         self.buffer = MessageBuffer(
             self._max_size_bytes,
-            trace_field(origin, hostname, self.name, now),
+            trace_field(origin, hostname, self.name, now, offered.cipher),
             context.queue.incoming,
             has_room=partial(context.queue.has_room, is_taken=True),
             normalises_line_ends=rights.normalises_line_ends,

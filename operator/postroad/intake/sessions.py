@@ -194,7 +194,9 @@ class IntakeSession:
         assert dialogue.transaction is not None
         mail_from, recipients, _ = dialogue.transaction
         origin = Origin(dialogue.client_name, self._wire.peer_address, dialogue.protocol)
-        offered = OfferedMail(mail_from.sender, recipients, dialogue.transaction.dsn)
+        offered = OfferedMail(
+            mail_from.sender, recipients, dialogue.transaction.dsn, cipher=self._wire.cipher
+        )
         self._incoming = Reception(self._context, offered, origin, dialogue.rights)
         self._deadlines.begin_mail(self._wire.now())
 

@@ -142,6 +142,15 @@ class Wire(asyncio.BaseProtocol):
         return self._is_secured
 
     @property
+    def cipher(self) -> tuple[str, str] | None:
+        """The version of TLS and the cipher; None: the connection is in clear."""
+        if self._transport is None or not self._is_secured:
+            return None
+        secured = self._transport.get_extra_info("ssl_object")
+        used = secured.cipher()
+        return (str(secured.version()), str(used[0])) if used else None
+
+    @property
     def has_unread(self) -> bool:
         """True if octets have arrived that were not read."""
         return bool(self._buffer)

@@ -1,7 +1,9 @@
 """Lines of the attempt log: what they have, and what they leave out without leave."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,7 +16,7 @@ from postroad.domain.delivery.attempts import (
     logged,
     to_document,
 )
-from postroad.domain.mail.mail import Outcome, OutcomeKind
+from postroad.domain.mail.mail import ConnectionFacts, Outcome, OutcomeKind, Responder
 from postroad.domain.smtp.bounces import BounceClass
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -57,7 +59,37 @@ def test_a_line_has_the_attempt_and_how_long_the_mail_waited() -> None:
         "size_bytes": 700,
         "queued_seconds": 600.0,
         "seconds": 1.235,
+        "delays": {"queue": 598.765, "connect": 0.0, "transmission": 1.235},
     }
+
+
+def test_a_line_tells_which_server_replied_over_which_connection_and_when() -> None:
+    tls: dict[str, Any] = {"tls": "TLSv1.3", "cipher": "TLS_AES_256_GCM_SHA384", "verified": True}
+    secured = ConnectionFacts("192.0.2.1", 25, "198.51.100.7", "TLSv1.3", tls["cipher"], True)
+    outcome = Outcome.delivered("250 ok").from_responder(
+        Responder("mx.example.net", connection=secured)
+    )
+    attempted = replace(ATTEMPTED, connect_seconds=0.5, message_id="<1@sender.example>")
+    (line,) = logged(attempted, {"b@example.net": outcome}, with_addresses=True)
+
+    document = to_document(line)
+    assert document["host"] == "mx.example.net"
+    assert document["connection"] == {
+        "address": "192.0.2.1",
+        "port": 25,
+        "source": "198.51.100.7",
+        **tls,
+    }
+    assert document["delays"] == {"queue": 598.765, "connect": 0.5, "transmission": 0.735}
+    assert document["message_id"] == "<1@sender.example>"
+    assert from_document(json.loads(json.dumps(document))) == line
+
+
+def test_without_leave_no_line_has_the_message_id() -> None:
+    attempted = replace(ATTEMPTED, message_id="<1@sender.example>")
+    (line,) = logged(attempted, {"b@example.net": REFUSED}, with_addresses=False)
+
+    assert "message_id" not in to_document(line)
 
 
 def test_without_leave_no_line_has_an_address_or_a_queue_id_of_the_next_hop() -> None:

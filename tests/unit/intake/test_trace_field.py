@@ -25,6 +25,19 @@ def test_the_field_names_client_server_protocol_name_and_time() -> None:
     )
 
 
+def test_the_field_tells_in_a_comment_what_the_connection_is_encrypted_with() -> None:
+    origin = Origin("client.example", "192.0.2.1", "ESMTPSA")
+    field = trace_field(
+        origin, "intake.example", "4f2a", NOON, ("TLSv1.3", "TLS_AES_128_GCM_SHA256")
+    )
+
+    assert field.splitlines()[:3] == [
+        b"Received: from client.example ([192.0.2.1])",
+        b"\t(using TLSv1.3 with cipher TLS_AES_128_GCM_SHA256)",
+        b"\tby intake.example with ESMTPSA id 4f2a;",
+    ]
+
+
 def test_an_ipv6_address_is_written_as_a_literal() -> None:
     field = trace_field(Origin("x", "2001:db8::1", "SMTP"), "intake.example", "1", NOON)
 

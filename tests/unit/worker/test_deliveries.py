@@ -12,7 +12,7 @@ import structlog.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.delivery.attempts import Attempted, AttemptOutcomes
 from postroad.domain.delivery.retries import Endings, ItemEnding, RetryPlan, decide
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
@@ -448,3 +448,34 @@ async def test_logs_hold_ids_and_codes_but_no_address(monkeypatch: pytest.Monkey
     assert line["replies"] == ["550 5.1.1"]
     assert line["reasons"] == ["no-mailbox"]
     assert "secret" not in str(line)
+
+
+class WithMessageId(OneItem):
+    async def stream(self) -> AsyncIterator[bytes]:
+        yield b"Subject: x\r\nMessage-ID: <1@x.example>\r\n\r\nMessage-ID: <2@x.example>\r\n"
+
+
+class ReadingAnswers(Answers):
+    async def transmit(
+        self, envelope: Envelope, content: AsyncIterator[bytes]
+    ) -> Mapping[str, Outcome]:
+        assert [each async for each in content]
+        return await super().transmit(envelope, content)
+
+
+class KeptAttempts:
+    def __init__(self) -> None:
+        self.found: list[Attempted] = []
+
+    def write(
+        self, attempted: Attempted, outcomes: Mapping[str, Outcome], *, given_up: bool = False
+    ) -> None:
+        self.found.append(attempted)
+
+
+async def test_the_attempt_log_has_the_message_id_of_the_content_that_was_read() -> None:
+    log = KeptAttempts()
+
+    await deliver(WithMessageId("a@b"), ReadingAnswers({"a@b": YES}), log)
+
+    assert [each.message_id for each in log.found] == ["<1@x.example>"]

@@ -23,7 +23,11 @@ async def test_of_an_item_whose_lease_is_over_nothing_is_sent() -> None:
     )
     routes = RelayRoutes(NextHop("relay.example", 25))
     job = OpenJob(
-        1, "1", cast("Any", SimpleNamespace(item=item)), routes._route, ("b@dest.example",)
+        1,
+        "1",
+        cast("Any", SimpleNamespace(item=item, saw_content=lambda _: None)),
+        routes._route,
+        ("b@dest.example",),
     )
     transmission = job.transmission()
     assert transmission.at_hand() == KEPT

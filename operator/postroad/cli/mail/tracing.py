@@ -154,6 +154,14 @@ def _search(folder: Path, wanted: AttemptSelector) -> tuple[list[LoggedAttempt],
     return sorted(found, key=lambda line: line.at), without_addresses, unreadable
 
 
+def _connection_text(line: LoggedAttempt) -> str:
+    facts = line.connection
+    if facts is None or not facts.address:
+        return ""
+    secured = f" {facts.tls} {'verified' if facts.verified else 'unverified'}" if facts.tls else ""
+    return f"via {line.host}[{facts.address}]:{facts.port}{secured}"
+
+
 def attempt_text(line: LoggedAttempt) -> str:
     """Return an attempt as people read it: one line."""
     sender = line.sender if line.sender is not None else line.sender_domain
@@ -167,6 +175,7 @@ def attempt_text(line: LoggedAttempt) -> str:
         f"{outcome}{f' ({line.reason.value})' if line.reason else ''}",
         f"after {format_duration(queued)}" if queued else "at once",
         f"site {line.site}" if line.site else "",
+        _connection_text(line),
         line.reply,
     ]
     return "  ".join(part for part in parts if part)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.mail.mail import Outcome, OutcomeKind, domain_of
+from postroad.domain.mail.mail import ConnectionFacts, Outcome, OutcomeKind, domain_of
 from postroad.domain.smtp.bounces import Bounce, BounceClass, bounce_of, code_of
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
@@ -120,7 +120,8 @@ def reason_of(bounce: Bounce) -> str:
 @dataclass(frozen=True, slots=True)
 class Attempted:
     """The mail of an attempt, and when the attempt ended. `number` counts attempts from 1;
-    `sender` is None for the null reverse-path."""
+    `sender` is None for the null reverse-path. `connect_seconds`: of the `seconds`, those before
+    the connection had opened, or was through with the mail before."""
 
     queue: str
     mail_id: UUID
@@ -131,13 +132,16 @@ class Attempted:
     accepted_at: datetime
     ended_at: datetime
     seconds: float
+    connect_seconds: float = 0.0
+    message_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedAttempt:
     """A line. `sender` and `recipient` are None where addresses are not kept, the null reverse-path
     is empty. `queued_seconds` is the time since acceptance, `seconds` that of the transmission.
-    `given_up`: the queue tries this recipient no more, although its last outcome allows it."""
+    `host` and `connection`: of the server that replied, where one did. `given_up`: the queue tries
+    this recipient no more, although its last outcome allows it."""
 
     at: datetime
     queue: str
@@ -156,6 +160,10 @@ class LoggedAttempt:
     sender: str | None = None
     recipient: str | None = None
     given_up: bool = False
+    connect_seconds: float = 0.0
+    host: str | None = None
+    connection: ConnectionFacts | None = None
+    message_id: str | None = None
 
 
 def logged(
@@ -170,6 +178,7 @@ def logged(
     queued = (attempted.ended_at - attempted.accepted_at).total_seconds()
     for recipient, outcome in outcomes.items():
         reply, reason = _reply_of(recipient, outcome, attempted.sender, with_addresses)
+        responder = outcome.responder
         yield LoggedAttempt(
             at=attempted.ended_at,
             queue=attempted.queue,
@@ -188,6 +197,10 @@ def logged(
             sender=sender if with_addresses else None,
             recipient=recipient if with_addresses else None,
             given_up=given_up,
+            connect_seconds=round(attempted.connect_seconds, 3),
+            host=None if responder is None else responder.host,
+            connection=None if responder is None else responder.connection,
+            message_id=attempted.message_id if with_addresses else None,
         )
 
 
@@ -219,6 +232,7 @@ def to_document(line: LoggedAttempt) -> dict[str, Any]:
         "size_bytes": line.size_bytes,
         "queued_seconds": line.queued_seconds,
         "seconds": line.seconds,
+        "delays": delays_of(line),
     }
     if line.reason is not None:
         document["reason"] = line.reason.value
@@ -228,13 +242,29 @@ def to_document(line: LoggedAttempt) -> dict[str, Any]:
         document["recipient"] = line.recipient
     if line.given_up:
         document["given_up"] = True
+    if line.host is not None:
+        document["host"] = line.host
+    if line.connection is not None:
+        document["connection"] = {k: v for k, v in asdict(line.connection).items() if v}
+    if line.message_id is not None:
+        document["message_id"] = line.message_id
     return document
+
+
+def delays_of(line: LoggedAttempt) -> dict[str, float]:
+    """Return the seconds since acceptance by phase: in the queue, until a connection took the mail,
+    and in transmission."""
+    return {
+        "queue": round(max(0.0, line.queued_seconds - line.seconds), 3),
+        "connect": line.connect_seconds,
+        "transmission": round(max(0.0, line.seconds - line.connect_seconds), 3),
+    }
 
 
 def from_document(document: Mapping[str, Any]) -> LoggedAttempt:
     """Read a line; keys of a later release are passed over. Raises: KeyError, TypeError,
     ValueError, where it is none."""
-    reason = document.get("reason")
+    reason, connection = document.get("reason"), document.get("connection")
     return LoggedAttempt(
         at=datetime.fromisoformat(document["at"]),
         queue=document["queue"],
@@ -253,7 +283,16 @@ def from_document(document: Mapping[str, Any]) -> LoggedAttempt:
         sender=document.get("sender"),
         recipient=document.get("recipient"),
         given_up=document.get("given_up", False),
+        connect_seconds=document.get("delays", {}).get("connect", 0.0),
+        host=document.get("host"),
+        connection=None if connection is None else _connection_of(connection),
+        message_id=document.get("message_id"),
     )
+
+
+def _connection_of(document: Mapping[str, Any]) -> ConnectionFacts:
+    known = {each.name for each in fields(ConnectionFacts)}
+    return ConnectionFacts(**{k: v for k, v in document.items() if k in known})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,10 @@ from postroad.errors import InvalidMail
 
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:")
 _FOLDED = re.compile(rb"\r\n(?![ \t])")
+_MESSAGE_ID = re.compile(rb"^message-id:[ \t\r\n]*(<[!-~]{1,250}>)[ \t\r]*$", re.I | re.M)
+
+MAX_SEARCHED = 64 * 1024
+"""Octets of a mail in which its Message-ID is looked for."""
 
 
 class HeaderField(NamedTuple):
@@ -20,6 +24,19 @@ class HeaderField(NamedTuple):
         """Text that stands behind the colon, unfolded."""
         value = self.octets.partition(b":")[2].replace(b"\r\n", b"")
         return value.decode("utf-8", "replace").strip()
+
+
+def message_id_of(content: bytes) -> str | None:
+    """Return the Message-ID of a mail, with its angle brackets, from its first octets; None: it has
+    none in a form that RFC 5322 allows.
+
+    >>> message_id_of(b"Subject: x\\r\\nMessage-ID:\\r\\n <1@a.example>\\r\\n\\r\\n")
+    '<1@a.example>'
+    """
+    start = content[:MAX_SEARCHED]
+    end = start.find(b"\r\n\r\n")
+    found = _MESSAGE_ID.search(start, 0, len(start) if end < 0 else end + 2)
+    return found[1].decode() if found else None
 
 
 def fields_of(header: bytes) -> list[HeaderField]:

@@ -216,6 +216,20 @@ class OutcomeKind(StrEnum):
 
 
 @value
+class ConnectionFacts:
+    """The connection over which a server replied: the server's address and port, this side's
+    address, and version and cipher of TLS; empty where it is a socket, or in clear. `verified`: the
+    server's certificate was."""
+
+    address: str = ""
+    port: int = 0
+    source: str = ""
+    tls: str = ""
+    cipher: str = ""
+    verified: bool = False
+
+
+@value
 class Responder:
     """The server whose reply decided an outcome."""
 
@@ -229,6 +243,9 @@ class Responder:
     is_of_mail: bool = False
     """True if a refusal was its reply to MAIL, DATA or the end of a mail, for all recipients: it
     tells of none of them alone, as it may be about the sender or the content."""
+
+    connection: ConnectionFacts | None = field(default=None, compare=False)
+    """None: it replied over no connection that is known."""
 
 
 @value

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, Responder
+from postroad.domain.mail.mail import (
+    ConnectionFacts,
+    Envelope,
+    Outcome,
+    OutcomeKind,
+    Responder,
+)
 from postroad.domain.mail.return_paths import return_path
-from postroad.domain.smtp.next_hops import Protocol
+from postroad.domain.smtp.next_hops import NextHop, Protocol
 from postroad.smtp.client.client import (
+    ClientWire,
     Exchange,
     OutOfStep,
     ServiceUnavailable,
@@ -52,7 +59,12 @@ class ClientSession:
         is_lmtp = self.next_hop.protocol is Protocol.LMTP
         self.is_pipelined = "PIPELINING" in extensions
         """True if commands may be sent before replies to others have come."""
-        self._responder = Responder(self.next_hop.host, "DSN" in extensions, is_lmtp)
+        self._responder = Responder(
+            self.next_hop.host,
+            "DSN" in extensions,
+            is_lmtp,
+            connection=_facts_of(self.wire, self.next_hop),
+        )
         may_chunk = self.next_hop.chunking and not is_lmtp
         self._may_chunk = may_chunk and "CHUNKING" in extensions and self.is_pipelined
         self._most_mails = most_mails(extensions)
@@ -229,6 +241,15 @@ class ClientSession:
         """Close at once."""
         self._is_broken = True
         self.wire.abort()
+
+
+def _facts_of(wire: ClientWire, next_hop: NextHop) -> ConnectionFacts:
+    tls, cipher = wire.cipher or ("", "")
+    address = wire.peer_address
+    if address is None:  # a socket of this machine
+        return ConnectionFacts(tls=tls, cipher=cipher)
+    verified = bool(tls) and (next_hop.tls.is_verified or next_hop.by_tlsa)
+    return ConnectionFacts(address, next_hop.port, wire.local_address, tls, cipher, verified)
 
 
 def _naming(recipient: str, envelope: Envelope, sender: str) -> Envelope:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 from postroad.domain.delivery.attempts import Attempted, AttemptOutcomes
 from postroad.domain.delivery.retries import (
@@ -46,6 +47,16 @@ NO_ROOM_FOR_REPORT = "452 4.3.1 there is no room for the report to the sender"
 
 FIRST_PAUSE, MAX_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 """Between attempts to record an outcome while the queue cannot be reached."""
+
+
+class Took(NamedTuple):
+    """Seconds of a transmission; those of them before a connection took the mail."""
+
+    seconds: float
+    connect_seconds: float = 0.0
+
+
+NO_TIME = Took(0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +114,7 @@ class Deliverer:
                 left = _of_kind(left, _DELIVERED)
                 ending = self._defer(item, outcomes) or ending
         if isinstance(ending, Reject) and (given_up := _given_up(outcomes, untried)):
-            self.log_attempt(item, given_up, seconds, given_up=True)
+            self.log_attempt(item, given_up, Took(seconds), given_up=True)
         # Before the end: a retry would send to those who have the mail, a dead letter name them.
         if _must_be_recorded(left, ending):
             await self._record(item, left)
@@ -166,17 +177,29 @@ class Deliverer:
             return False
         return True
 
-    def note(self, item: Item, outcomes: Mapping[str, Outcome], seconds: float) -> None:
+    def note(
+        self,
+        item: Item,
+        outcomes: Mapping[str, Outcome],
+        took: Took,
+        message_id: str | None = None,
+    ) -> None:
         """Count the outcomes of a transmission, and write them into the attempt log: called before
         `record` and `end`. No seconds: there was none, because no route was found."""
-        self.log_attempt(item, outcomes, seconds)
-        if seconds:
-            _seconds_of(*of_queue(self.queue)).observe(seconds)
+        self.log_attempt(item, outcomes, took, message_id)
+        if took.seconds:
+            _seconds_of(*of_queue(self.queue)).observe(took.seconds)
         for outcome in outcomes.values():
             _attempts_of(*of_queue(self.queue), outcome.kind).inc()
 
     def log_attempt(
-        self, item: Item, outcomes: Mapping[str, Outcome], seconds: float, *, given_up: bool = False
+        self,
+        item: Item,
+        outcomes: Mapping[str, Outcome],
+        took: Took,
+        message_id: str | None = None,
+        *,
+        given_up: bool = False,
     ) -> None:
         """Write the outcomes of a transmission into the attempt log: called before `record` and
         `end`."""
@@ -191,7 +214,9 @@ class Deliverer:
             size_bytes=item.size_bytes,
             accepted_at=item.accepted_at,
             ended_at=self.clock.now(),
-            seconds=seconds,
+            seconds=took.seconds,
+            connect_seconds=took.connect_seconds,
+            message_id=message_id,
         )
         self.attempt_log.write(attempted, outcomes, given_up=given_up)
 

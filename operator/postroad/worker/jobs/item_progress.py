@@ -9,11 +9,19 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
+from postroad.domain.mail.header_fields import message_id_of
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import EntryLost, QueueClosed
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.deliveries import UNEXPECTED, Deliverer, counts_of, ids_of
+from postroad.worker.jobs.deliveries import (
+    NO_TIME,
+    UNEXPECTED,
+    Deliverer,
+    Took,
+    counts_of,
+    ids_of,
+)
 
 _log = logger("worker")
 
@@ -39,6 +47,7 @@ class ItemProgress:
         "is_cut_off",
         "is_over",
         "item",
+        "message_id",
         "open_jobs",
     )  # fmt: skip
 
@@ -46,6 +55,8 @@ class ItemProgress:
         self, item: Item, deliverer: Deliverer, on_over: Callable[[ItemProgress], None]
     ) -> None:
         self.item = item
+        self.message_id: str | None = None
+        """Once a connection began to read the content of an item that is `logged`."""
         self.open_jobs: set[int] = set()
         """Jobs and lookups whose end is to come."""
         self.is_over = False
@@ -74,8 +85,13 @@ class ItemProgress:
         """True if all that is left is to record, or to end the item."""
         return not self.open_jobs
 
+    def saw_content(self, start: bytes) -> None:
+        """Look at the first octets of the content, for what is logged of it."""
+        if self.message_id is None and self._deliverer.attempt_log is not None:
+            self.message_id = message_id_of(start)
+
     def on_outcomes(
-        self, outcomes: Mapping[str, Outcome], seconds: float = 0.0, until: timedelta = ZERO
+        self, outcomes: Mapping[str, Outcome], took: Took = NO_TIME, until: timedelta = ZERO
     ) -> None:
         """Note what became of recipients, and how long that took; who is deferred is not to come
         again before `until` of the clock. Of an item that was given up it is counted and logged
@@ -84,7 +100,8 @@ class ItemProgress:
         if not self.is_over:
             self._outcomes.update(outcomes)
             self._unrecorded.update(outcomes)
-        self._deliverer.note(self.item, outcomes, seconds)  # last: a log that fails loses none
+        # Last: a log that fails loses none.
+        self._deliverer.note(self.item, outcomes, took, self.message_id)
 
     def without_outcome(self) -> list[str]:
         """Return the recipients of whom no outcome is known."""

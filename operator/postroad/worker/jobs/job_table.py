@@ -14,9 +14,10 @@ from postroad.errors import PostroadError, ServerError
 from postroad.ports.delivery import Transmission
 from postroad.scheduling.events import DeliveryJob
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.deliveries import UNEXPECTED
+from postroad.worker.jobs.deliveries import UNEXPECTED, Took
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.route_lookups import RouteLookups
+from postroad.worker.jobs.worker_connections import WorkerConnection
 from postroad.worker.route_finder import DeliveryRoute
 
 
@@ -66,9 +67,11 @@ class OpenJob:
         """When its site was found backing off first."""
         self._has_begun = False
 
-    def seconds_until(self, now: timedelta) -> float:
+    def took(self, now: timedelta, link: WorkerConnection) -> Took:
         """Return how long a connection has had it."""
-        return (now - self.assigned_at).total_seconds()
+        had = (now - self.assigned_at).total_seconds()
+        waited = (link.free_since - self.assigned_at).total_seconds()
+        return Took(had, min(had, max(0.0, waited)))
 
     def limited(self) -> LimitedMail:
         """Return what decides about its limits by rate."""
@@ -106,7 +109,10 @@ class OpenJob:
         return self._has_begun or not isinstance(error, ServerError)
 
     def _at_hand(self) -> tuple[bytes, Shape | None] | None:
-        return None if self.is_late else self.ledger.item.at_hand()
+        kept = None if self.is_late else self.ledger.item.at_hand()
+        if kept is not None:
+            self.ledger.saw_content(kept[0])
+        return kept
 
     async def _content(self) -> AsyncGenerator[bytes, None]:
         self._has_begun = False
@@ -115,6 +121,8 @@ class OpenJob:
         stream = cast("AsyncGenerator[bytes, None]", self.ledger.item.stream())
         async with aclosing(stream) as chunks:
             async for chunk in chunks:
+                if not self._has_begun:
+                    self.ledger.saw_content(chunk)
                 self._has_begun = True
                 yield chunk
 

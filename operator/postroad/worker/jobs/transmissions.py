@@ -229,8 +229,9 @@ class Transmissions:
             case JobFinished(job):
                 self._finish(self._jobs[job], event, link)
             case ContentFailed(job, error):
-                self._fail(self._jobs[job], error)
+                self._fail(self._jobs[job], error, link)
             case ConnectionOpened():
+                link.free_since = self._deliverer.clock.elapsed()
                 self._on_event(Established(number))
             case TakesSeries(jobs):
                 self._on_event(Pipelined(number, jobs))
@@ -256,9 +257,8 @@ class Transmissions:
             # The next mail of this connection ends behind it: else a kill would repeat both.
             link.unrecorded.append(ledger.recording())
         # Before all that may fail: a mail whose outcome is not noted is sent again.
-        ledger.on_outcomes(
-            placed, job.seconds_until(now), now + backoff if backoff else timedelta(0)
-        )
+        took, link.free_since = job.took(now, link), now
+        ledger.on_outcomes(placed, took, now + backoff if backoff else timedelta(0))
         if backoff:
             self._on_event(BackoffRequested(link.destination, (now + backoff).total_seconds()))
         self._on_replied(job.route.name, placed.values())
@@ -270,7 +270,7 @@ class Transmissions:
         self.save_memory(ledger)
         ledger.go_on()
 
-    def _fail(self, job: OpenJob, error: Exception) -> None:
+    def _fail(self, job: OpenJob, error: Exception, link: WorkerConnection) -> None:
         """The content of a job could not be read."""
         ledger, ids = job.ledger, ids_of(self._deliverer.queue, job.ledger.item)
         if isinstance(error, BlobMissing):
@@ -284,7 +284,7 @@ class Transmissions:
             _log.warning("mail not transmitted", **ids, exc_info=error)
             text = deferred_by(error)
             if job.is_attempt(error):
-                took = job.seconds_until(self._deliverer.clock.elapsed())
+                took = job.took(self._deliverer.clock.elapsed(), link)
                 ledger.on_outcomes(dict.fromkeys(job.recipients, Outcome.deferred(text)), took)
             else:
                 ledger.not_tried(job.recipients, text)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 
 from postroad.errors import PostroadError
@@ -34,6 +35,9 @@ class WorkerConnection:
     process that is killed before delivers that once more."""
 
     connection: Connection | None = None
+    free_since: timedelta = timedelta(0)
+    """When it opened, or was through with its last mail."""
+
     is_open: bool = False
     is_waiting: bool = False
     """True if the end of a mail waits for records."""
