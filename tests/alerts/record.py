@@ -24,7 +24,7 @@ from support.memory.clock import START
 FOLDER = Path(__file__).parent / "recorded"
 RULES = CHART / "files" / "alerts.yaml"
 OF_THE_OPERATOR = re.compile(
-    "postroad_(operator|reconcile|workqueue|resource|queue|pipeline|repairs|server|kubernetes)_"
+    "postroad_(operator|reconcile|workqueue|resource|queue|pipeline|scheduled|repairs|server|kubernetes)_"
 )
 
 

@@ -30,6 +30,7 @@ from postroad.errors import PostroadError
 from postroad.worker.runner import Consumer
 from support import resources
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.jobs import JobPods
 from support.manual_loop import move
 from support.memory.clock import SeededRandomness
 from support.memory.fault_injection import Step, away
@@ -376,6 +377,27 @@ async def a_pipeline_with_a_bad_schedule(sample: Sample) -> None:
         await made.minutes(200)
 
 
+async def a_task_fails_each_night(sample: Sample) -> None:
+    """The runs of a schedule fail two nights, and succeed in the third."""
+    async with installed(sample) as made:
+        pods = JobPods(made.operator.kubernetes)
+        selector, schedule = {"all": True}, "0 3 * * *"
+        await made.operator.create(
+            resources.task(NAMESPACE, operation="Flush", selector=selector, schedule=schedule)
+        )
+        await made.minutes(10)
+        (cron_job,) = (
+            each
+            for place, each in made.operator.kubernetes.objects.items()
+            if place.plural == "cronjobs"
+        )
+        for number, end in enumerate(("Failed", "Failed", "Complete")):
+            job = await pods.scheduled(cron_job, f"task-{number}")
+            await pods.begin(job)
+            await pods.end(job, end, "it reached the backoff limit")
+            await made.minutes(30)
+
+
 async def quiet_day(sample: Sample) -> None:
     """A day on which nothing goes wrong: a mail a minute comes and is delivered."""
     async with installed(sample) as made:
@@ -403,6 +425,7 @@ SCENES: Mapping[str, Scene] = {
         another_controller,
         an_image_that_never_gets_ready,
         a_pipeline_with_a_bad_schedule,
+        a_task_fails_each_night,
         quiet_day,
     )
 }

@@ -25,6 +25,7 @@ COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
 
 MAY_BE_EMPTY = (
     "kubectl get events ",
+    "kubectl get mailqueuetasks ",
     "kubectl get jobs ",
     "kubectl get cronjobs ",
     "kubectl mailqueue sites ",

@@ -25,6 +25,25 @@ class JobPods:
     def jobs(self) -> list[Object]:
         return [each for place, each in self.world.objects.items() if place.plural == "jobs"]
 
+    async def scheduled(self, cron_job: Object, name: str) -> Object:
+        """Make the Job of a run of a CronJob."""
+        made = cron_job["spec"]["jobTemplate"]
+        owner = {
+            **{key: cron_job[key] for key in ("apiVersion", "kind")},
+            **{key: cron_job["metadata"][key] for key in ("name", "uid")},
+            "controller": True,
+        }
+        metadata = {"name": name, "namespace": cron_job["metadata"]["namespace"]}
+        return await self.api.create(
+            JOB,
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {**metadata, "ownerReferences": [owner], **made["metadata"]},
+                "spec": made["spec"],
+            },
+        )
+
     async def begin(self, job: Object, **messages: str) -> None:
         """Make a pod of a Job, whose containers of these names have ended with these messages."""
         metadata, template = job["metadata"], job["spec"]["template"]

@@ -308,6 +308,11 @@ PIPELINE_LAGS = SampledGauge(
 PIPELINE_FINDINGS = SampledGauge(
     "postroad_pipeline_job_findings", "What that run found.", ["namespace", "name", "job_name"]
 )
+FAILED_TASKS = SampledGauge(
+    "postroad_scheduled_task_failed",
+    "1 if the last run of a MailQueueTask by a schedule failed, 0 if it succeeded.",
+    ["namespace", "name"],
+)
 BUILD = Gauge("postroad_build_info", "1, with the release of this process.", ["version"])
 BUILD.labels(version("postroad")).set(1)
 
@@ -327,6 +332,7 @@ def end_samples() -> None:
         PIPELINE_SUCCESSES,
         PIPELINE_LAGS,
         PIPELINE_FINDINGS,
+        FAILED_TASKS,
         RECONCILE_FAILING_SINCE,
     ):
         each.samples = tuple

@@ -38,6 +38,7 @@ FIRING: Mapping[str, set[str]] = {
     "another_controller": {"RepairsRepeated"},
     "an_image_that_never_gets_ready": {"NotReady", "UpgradeStopped"},
     "a_pipeline_with_a_bad_schedule": {"PipelineFailing"},
+    "a_task_fails_each_night": {"ScheduledTaskFailing"},
     "quiet_day": set(),
 }
 """For each scene the alerts that fire in it, and no other does."""

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from postroad.controller.kubernetes.api import (
     CRON_JOB,
@@ -445,6 +446,11 @@ def test_a_finished_task_is_deleted_when_its_time_is_over() -> None:
     run(scene())
 
 
+def failed_tasks() -> float | None:
+    labels = {"namespace": NAMESPACE, "name": "task"}
+    return REGISTRY.get_sample_value("postroad_scheduled_task_failed", labels)
+
+
 def test_a_scheduled_task_has_a_cron_job_that_follows_its_spec() -> None:
     async def scene() -> None:
         async with declared() as (operator, pods):
@@ -462,24 +468,7 @@ def test_a_scheduled_task_has_a_cron_job_that_follows_its_spec() -> None:
             await move(3)
             assert cron_job()["spec"]["schedule"] == "@hourly"
 
-            made = cron_job()["spec"]["jobTemplate"]
-            owner = {
-                **{key: cron_job()[key] for key in ("apiVersion", "kind")},
-                **{key: cron_job()["metadata"][key] for key in ("name", "uid")},
-                "controller": True,
-            }
-            run_of_it = {
-                "apiVersion": "batch/v1",
-                "kind": "Job",
-                "metadata": {
-                    "name": "task-1",
-                    "namespace": NAMESPACE,
-                    "ownerReferences": [owner],
-                    **made["metadata"],
-                },
-                "spec": made["spec"],
-            }
-            await operator.user.create(JOB, run_of_it)
+            await pods.scheduled(cron_job(), "task-1")
             await pods.begin(only(pods.jobs()), task='{"matched": 7}')
             await pods.end(only(pods.jobs()))
             await move(3)
@@ -489,15 +478,15 @@ def test_a_scheduled_task_has_a_cron_job_that_follows_its_spec() -> None:
                 "True",
             )
 
-            await operator.user.create(
-                JOB, run_of_it | {"metadata": {**run_of_it["metadata"], "name": "task-2"}}
-            )
+            assert failed_tasks() == 0
+
+            newest = await pods.scheduled(cron_job(), "task-2")
             await move(1)
-            newest = next(each for each in pods.jobs() if each["metadata"]["name"] == "task-2")
             await pods.begin(newest)
             await pods.end(newest, "Failed", "no")
             await move(3)
             assert (truths(operator)["Ready"], truths(operator)["Complete"]) == ("True", "False")
+            assert failed_tasks() == 1
             await operator.delete(CRON_JOB, cron_job()["metadata"]["name"])
             await move(3)
             assert cron_job()["spec"]["schedule"] == "@hourly"

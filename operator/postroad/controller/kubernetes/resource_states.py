@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from postroad.controller.kubernetes.api import MAIL_QUEUE_TASK
 from postroad.domain.values.instants import parse_duration
 from postroad.ports.kubernetes import Object
 from postroad.telemetry.metrics import Sample
@@ -18,6 +19,7 @@ class _ResourceState(NamedTuple):
     conditions: tuple[tuple[str, str], ...]
     mails: tuple[tuple[str, int], ...]
     jobs: tuple[tuple[str, str, float], ...]
+    is_run_failed: bool | None
 
 
 class ResourceStates:
@@ -28,11 +30,15 @@ class ResourceStates:
 
     def record(self, found: Object, status: Mapping[str, Any]) -> None:
         metadata = found["metadata"]
+        conditions = status.get("conditions") or []
+        if found["kind"] == MAIL_QUEUE_TASK.name:
+            conditions = []  # it is not to be ready for long, nor for ever
         self._states[metadata["uid"]] = _ResourceState(
             (found["kind"], metadata["namespace"], metadata["name"]),
-            tuple((each["type"], each["status"]) for each in status.get("conditions") or []),
+            tuple((each["type"], each["status"]) for each in conditions),
             tuple(_mails_by_state(status)),
             tuple(_of_jobs(status.get("pipeline") or [])),
+            _is_run_failed(status),
         )
 
     def forget(self, uid: str) -> None:
@@ -64,6 +70,13 @@ class ResourceStates:
                 if what == which:
                     yield (namespace, name, job), value
 
+    def failed_tasks(self) -> Iterator[Sample]:
+        """Yield for each MailQueueTask by a schedule whether the last run failed."""
+        for each in self._states.values():
+            _, namespace, name = each.resource
+            if each.is_run_failed is not None:
+                yield (namespace, name), each.is_run_failed
+
 
 def _mails_by_state(status: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Yield counts that add up to all mails of a queue."""
@@ -73,6 +86,16 @@ def _mails_by_state(status: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     for state, field in STATES.items():
         if field in status:
             yield state, status[field]
+
+
+def _is_run_failed(status: Mapping[str, Any]) -> bool | None:
+    """Return whether the last run of a schedule failed; None without one, or while something else
+    is the matter."""
+    if status.get("phase") != "Scheduled":
+        return None
+    ends = {"Completed": False, "RunFailed": True}
+    found = [ends.get(e["reason"]) for e in status["conditions"] if e["type"] == "Complete"]
+    return next(iter(found), None)
 
 
 def _of_jobs(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, float]]:

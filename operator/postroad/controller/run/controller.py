@@ -220,6 +220,7 @@ class Controller:
         metrics.PIPELINE_SUCCESSES.samples = partial(states.jobs, "success")
         metrics.PIPELINE_LAGS.samples = partial(states.jobs, "lag")
         metrics.PIPELINE_FINDINGS.samples = partial(states.jobs, "findings")
+        metrics.FAILED_TASKS.samples = states.failed_tasks
         metrics.RECONCILE_FAILING_SINCE.samples = self._failures.samples
 
     # Reconciles

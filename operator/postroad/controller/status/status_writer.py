@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from postroad.controller.kubernetes.actions import log_action
-from postroad.controller.kubernetes.api import EVENT, MAIL_QUEUE, MAIL_QUEUE_TASK, Key
+from postroad.controller.kubernetes.api import EVENT, MAIL_QUEUE, Key
 from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.kubernetes.resource_states import ResourceStates
 from postroad.controller.status.attempts import UNAVAILABLE, unexpected
@@ -144,8 +144,7 @@ class StatusWriter:
         """Write the status if it differs, to the version that was read; post its Events; return the
         resource as it is then. Raises: KubernetesConflict, KubernetesError."""
         before, uid = found.get("status") or {}, found["metadata"]["uid"]
-        if kind is not MAIL_QUEUE_TASK:  # which is not to be ready for long, nor for ever
-            self.states.record(found, after)
+        self.states.record(found, after)
         now = self._clock.elapsed()
         shortened = self._shortened.get(uid)
         expected = shortened.expected(after) if shortened else after
