@@ -414,6 +414,23 @@ TASKS = (
     Case({"operation": "Pipeline"}, "job goes with the operation Pipeline"),
     Case({"operation": "Purge", "job": "Audit"}, "job goes with the operation Pipeline"),
     Case({"operation": "Pipeline", "job": "archive"}, "job"),
+    Case({"operation": "Export", "folder": "audit/2026-11/a.b_c"}),
+    Case({"operation": "Purge", "folder": "audit"}, "folder goes with the operation Export"),
+    *(
+        Case({"operation": "Export", "folder": each}, "below the queue's exports")
+        for each in (
+            "/audit",
+            "audit/",
+            "a//b",
+            "../other",
+            "a/../b",
+            "_audit",
+            "a/.b",
+            "s3a://b/c",
+        )
+    ),
+    Case({"operation": "Export", "folder": ""}, "folder"),
+    Case({"operation": "Export", "folder": "a" * 201}, "folder"),
     Case({"operation": "Maintain", "dryRun": True}, "dryRun goes with operations"),
     Case({"operation": "Rotate", "schedule": "@daily"}, "schedule does not go with Rotate"),
     Case(SELECTED | {"schedule": "@daily", "ttlSecondsAfterFinished": 9}, "never finishes"),

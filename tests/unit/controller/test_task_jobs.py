@@ -173,6 +173,8 @@ def test_jobs_of_the_pipeline_run_as_they_are_declared() -> None:
     folder = "s3a://postroad-mail-outgoing/mail.outgoing/exports/$(POD_NAME)"
     assert export["args"][:3] == ["pipeline", "export", folder]
     assert "POD_NAME" in {each["name"] for each in export["env"]}
+    named = pod_of(job(of, operation="Export", folder="audit/2026"))["containers"][0]
+    assert named["args"][2] == folder.replace("exports/", "exports/audit/2026/")
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,15 @@ def _template(task: Task, queue: Queue, context: PodContext) -> dict[str, Any]:
         command = JobCommand.of_job(queue.spec.pipeline, job)
         return run_template(queue, context, command, tags)
     if spec.operation == EXPORT:
-        folder = f"s3a://{queue.bucket(context.cluster)}/{queue.name}/exports/$(POD_NAME)"
-        command = JobCommand((PIPELINE_POD, "export", folder))
+        parts = [
+            queue.bucket(context.cluster),
+            str(queue.name),
+            "exports",
+            spec.folder,
+            "$(POD_NAME)",
+        ]
+        place = "s3a://" + "/".join(each for each in parts if each is not None)
+        command = JobCommand((PIPELINE_POD, "export", place))
         template = run_template(queue, context, command, tags)
         for container in template["spec"]["containers"]:
             if container["name"] == PIPELINE_POD:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +14,7 @@ from uuid import UUID
 from pydantic import Field, model_validator
 
 from postroad.controller.kubernetes.api import FIELD_MANAGER, MAIL_QUEUE, MAIL_QUEUE_TASK, Key
-from postroad.controller.spec.parts import Model, Schedule
+from postroad.controller.spec.parts import Model, Schedule, holds
 from postroad.delivery_settings.patterns import Duration, ObjectName
 from postroad.domain.queues.selection import Selector
 from postroad.ports.mail_queue import Operation
@@ -28,6 +29,20 @@ REPUBLISH, PIPELINE, ROTATE, EXPORT = "Republish", "Pipeline", "Rotate", "Export
 
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
 MAX_TTL = 366 * 24 * 3600
+
+FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+"""Spark reads no names with _ or . in front, and .. would lead out of the queue's exports."""
+
+ELSEWHERE = (
+    "folder is one below the queue's exports: write names of letters, digits, '.', '_' and '-' "
+    "that begin with a letter or a digit, with '/' between them; elsewhere writes "
+    "`postroad pipeline export`"
+)
+Folder = Annotated[
+    str,
+    Field(min_length=1, max_length=200),
+    holds(lambda each: FOLDER.fullmatch(each) is not None, ELSEWHERE),
+]
 
 
 class AttributeSelector(Model):
@@ -146,6 +161,11 @@ class MailQueueTaskSpec(Model):
     ) = None
     """The job that Pipeline runs, with what spec.pipeline of the MailQueue has for it."""
 
+    folder: Folder | None = None
+    """Folder that Export writes into, such as audit/2026, below NAMESPACE.NAME/exports of the
+    queue's bucket; each pod that writes makes one of its own there, which has the pod's name.
+    Absent: directly below exports."""
+
     dry_run: bool = False
     """True: the selected mails are counted, and nothing is changed."""
 
@@ -172,6 +192,7 @@ class MailQueueTaskSpec(Model):
             (not selects and self.selector is not None, TAKES_NO_SELECTOR),
             (self.operation == REPUBLISH and given != {"older_than"}, REPUBLISH_BY_AGE),
             ((self.operation == PIPELINE) != (self.job is not None), JOB_OF_PIPELINE),
+            (self.operation != EXPORT and self.folder is not None, FOLDER_OF_EXPORT),
             (self.dry_run and self.operation not in COUNTED, NOT_COUNTED),
             (is_scheduled and self.operation == ROTATE, ROTATE_BY_PERIOD),
             (is_scheduled and self.ttl_seconds_after_finished is not None, NEVER_FINISHES),
@@ -182,6 +203,7 @@ NEEDS_SELECTOR = "operation is for selected mails: write a selector, or selector
 TAKES_NO_SELECTOR = "selector has no effect on this operation: leave it out"
 REPUBLISH_BY_AGE = "Republish selects by olderThan alone: write selector: {olderThan: 1h}"
 JOB_OF_PIPELINE = "job goes with the operation Pipeline, which needs it: write job: Archive"
+FOLDER_OF_EXPORT = "folder goes with the operation Export: leave it out"
 NOT_COUNTED = "dryRun goes with operations whose mails are counted, such as Remove and Purge"
 ROTATE_BY_PERIOD = (
     "schedule does not go with Rotate: write spec.rabbitmq.users.period of the QueueCluster"
