@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from contract.mail_queue_contract import HOUR, SECOND, _Fixtures
 from contract.queue_harness import Consumer, Harness, names, plain_mail
+from postroad.domain.mail.mail import QUARANTINE
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
@@ -246,6 +248,27 @@ class ManageableMailQueueContract(_Fixtures):
 
 class HoldContract(_Fixtures):
     """Holding mail back, and letting it go."""
+
+    @pytest.mark.parametrize("delay", [timedelta(0), 2 * SECOND])
+    @pytest.mark.parametrize("key", [None, "key"])
+    async def test_mail_in_quarantine_is_held_from_its_acceptance_on(
+        self, queue: MailQueue, consumer: Consumer, delay: timedelta, key: str | None
+    ) -> None:
+        mail = replace(plain_mail("held"), attributes={QUARANTINE: "virus: EICAR"})
+        enqueue_id = await queue.enqueue(mail, delay, key=key)
+        assert key is None or await queue.enqueue(mail, delay, key=key) == enqueue_id
+
+        assert await consumer.nothing(3 * SECOND)
+        assert (await queue.size()).held == 1
+        assert [view.held async for view in queue.browse()] == [True]
+        await queue.republish(timedelta(0))
+        assert await consumer.nothing()
+        assert await queue.release(ALL) == 1
+
+        item = await consumer.next()
+        assert item.mail.attributes == {QUARANTINE: "virus: EICAR"}
+        await item.done()
+        assert await queue.size() == Sizes(0, 0, 0, 0)
 
     async def test_held_mail_does_not_come_until_it_is_released(
         self, queue: MailQueue, consumer: Consumer

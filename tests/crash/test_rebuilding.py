@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from crash.accidents import (
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
+from postroad.domain.mail.mail import QUARANTINE
+from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.envelopes import decode_envelope, encode_envelope
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.store.archive import read_archive
@@ -87,6 +90,24 @@ async def test_damaged_store_is_reported_never_opened_empty_and_rebuilt(
     assert set(found) >= LEFT | {"dead"}
     assert set(found) <= LEFT | {"dead", "done"}
     assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+async def test_mail_that_was_accepted_as_held_stays_held_without_its_log(
+    tmp_path: Path, is_released: bool
+) -> None:
+    held = replace(plain_mail("held"), attributes={QUARANTINE: "spam"})
+    async with open_queue(f"embedded://{tmp_path}", create=True) as queue:
+        await queue.enqueue(held)
+        if is_released:
+            await queue.release(Selector.all())
+    if not is_released:
+        log_deleted(tmp_path)
+
+    await rebuild_directory(tmp_path)
+
+    async with open_queue(f"embedded://{tmp_path}") as queue:
+        assert [each.held async for each in queue.browse()] == [not is_released]
 
 
 @pytest.mark.parametrize("accident", [unreadable_record, checkpoint_deleted])

@@ -197,7 +197,8 @@ class EmbeddedQueue(Administration):
     async def _enqueue_whole(
         self, mail: Mail, delay: timedelta, queue: OwnedQueue | RemoteQueue
     ) -> UUID:
-        is_whole_and_due = isinstance(mail.content, bytes) and not delay
+        is_plain = not delay and not mail.envelope.is_quarantined
+        is_whole_and_due = isinstance(mail.content, bytes) and is_plain
         if self._receiver is not None and isinstance(queue, RemoteQueue) and is_whole_and_due:
             return await self._receiver.enqueue(queue.connection, mail)
         return await queue.enqueue(mail, delay)

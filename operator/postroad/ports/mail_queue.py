@@ -257,9 +257,9 @@ class MailQueue(Administration, Protocol):
     ) -> UUID:
         """Queue a mail and return its enqueue id. Durable when it returns.
 
-        A negative delay is none. Without a key each call is a mail of its own, and on an error
-        nothing was queued, but see invariant 1 of the distributed engine (docs/invariants.md) for
-        the one exception.
+        A negative delay is none. A mail with the attribute QUARANTINE is held from the beginning.
+        Without a key each call is a mail of its own, and on an error nothing was queued, but see
+        invariant 1 of the distributed engine (docs/invariants.md) for the one exception.
 
         With a key (1 to 512 characters, the content as bytes) the calls of 24 hours are one mail:
         the first queues it, the others return its enqueue id, also when they come at the same time

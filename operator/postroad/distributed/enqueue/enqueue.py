@@ -204,6 +204,7 @@ async def _enqueue(
             accepted_at=accepted_at,
             enqueued_at=accepted_at,
             due_at=engine.moment_after(delay),
+            held=mail.envelope.is_quarantined,
         )
         taken = entry if enqueue_key is None else await enqueue_key.take(entry)
         engine.check_open()  # behind the last wait: `close` waits for no work that begins later
@@ -260,7 +261,8 @@ class _Registration:
         try:
             await self._engine.view.insert(self._entry)
             self._has_row = True
-            await self._publish()
+            if not self._entry.held:  # a message would lead a consumer to it
+                await self._publish()
             if self._engine.clock.elapsed() > self._deadline:
                 raise errors.DeadlineExceeded
             await self._check_in_time()

@@ -59,6 +59,9 @@ CONTENT_DIGEST = "postroad.digest"
 """The attribute by which two mails with one enqueue key are compared instead of by their content:
 of a mail to which this side adds what differs each time, as Received."""
 
+QUARANTINE = "postroad.quarantine"
+"""The attribute with which a mail is held from its acceptance on: the reason."""
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PLAIN = frozenset((str, type(None)))
 _NULL_SENDER = "the null reverse-path `<>` is sender=None"
@@ -142,6 +145,11 @@ class Envelope:
 
     def __repr__(self) -> str:
         return f"<Envelope name={self.name!r} recipients={len(self.recipients)}>"
+
+    @property
+    def is_quarantined(self) -> bool:
+        """True if it is held from its acceptance on."""
+        return QUARANTINE in self.attributes
 
     @property
     def tenant(self) -> str | None:

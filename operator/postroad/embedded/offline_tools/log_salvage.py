@@ -53,6 +53,11 @@ class MailHistory:
         return {number: each.text for each in failed for number in each.numbers}
 
     @property
+    def is_unknown(self) -> bool:
+        """True if no frame shows whether it is held."""
+        return self.last is None and self.last_hold[0] == NEVER
+
+    @property
     def held(self) -> bool:
         entry_number, held = self.last_hold
         return (

@@ -157,7 +157,7 @@ def _record_of(
         slot=slot,
         entry_number=record.entry_number + 1,
         predecessor=(NEW, 0),
-        held=history.held,
+        held=history.held or (history.is_unknown and whole.is_quarantined),
         failures={**record.failures, **failed},
     )
     if record.dead:

@@ -109,6 +109,7 @@ async def _receive(
         enqueued_us=accepted_us,
         size_bytes=size,
         due_us=engine.due_after(delay),
+        held=mail.envelope.is_quarantined,
     )
     kept = (mail.content, shape) if isinstance(mail.content, bytes) else None
     keyed = None if key is None else KeyRecord(mail_id, 0, record.enqueue_id, *key, accepted_us)
@@ -148,7 +149,7 @@ def _admit(
         # Before a consumer gets the mail: else a checkpoint could pass over its end without this.
         engine.append_key(keyed._replace(is_accepted=True))
     entry = engine.admit(record, written)
-    if not record.due_us:
+    if not record.due_us and not record.held:
         engine.content_cache.keep(entry, record, content)
 
 
