@@ -13,10 +13,16 @@ if TYPE_CHECKING:
     from postroad.domain.mail.mail import Mail as Mail
     from postroad.domain.mail.mail import Outcome as Outcome
     from postroad.domain.queues.selection import Selector as Selector
+    from postroad.intake.filters.decisions import FilterDecision as FilterDecision
+    from postroad.intake.filters.decisions import FilteredMail as FilteredMail
+    from postroad.intake.filters.decisions import HeaderChange as HeaderChange
 
 __all__ = [
     "AttemptOutcomes",
+    "FilterDecision",
+    "FilteredMail",
     "HandedMail",
+    "HeaderChange",
     "Mail",
     "Outcome",
     "Selector",
@@ -26,7 +32,10 @@ __all__ = [
 
 _HOMES = {
     "AttemptOutcomes": "postroad.domain.delivery.attempts",
+    "FilterDecision": "postroad.intake.filters.decisions",
+    "FilteredMail": "postroad.intake.filters.decisions",
     "HandedMail": "postroad.domain.mail.envelope_documents",
+    "HeaderChange": "postroad.intake.filters.decisions",
     "Mail": "postroad.domain.mail.mail",
     "Outcome": "postroad.domain.mail.mail",
     "Selector": "postroad.domain.queues.selection",

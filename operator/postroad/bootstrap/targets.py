@@ -3,6 +3,7 @@ from them."""
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from postroad.adapters.clocks import MachineClock
 from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
@@ -72,6 +73,11 @@ def function_of(settings: Settings) -> HandlerFunction:
     section = settings.worker_function
     assert section.name is not None
     name = section.name.removeprefix(SCHEME)
+    return HandlerFunction(name, imported(name), section.timeout, section.largest_bytes)
+
+
+def imported(name: str) -> Callable[..., Any]:
+    """Import a function, `package.module:function`. Raises: InvalidSettings."""
     module, _, path = name.partition(":")
     if not module or not path:
         raise InvalidSettings(f"{name!r} names no function", hint="write module:function")
@@ -86,7 +92,7 @@ def function_of(settings: Settings) -> HandlerFunction:
         found = getattr(found, each, None)
     if not callable(found):
         raise InvalidSettings(f"the module {module} has no function {path}")
-    return HandlerFunction(name, found, section.timeout, section.largest_bytes)
+    return found
 
 
 DeliveryTarget = NextHop | WebhookAddress | HandlerFunction | RoutingSettings

@@ -23,6 +23,7 @@ from postroad.domain.values.networks import NO_ADDRESS, Networks
 from postroad.intake import clients, dialogue, reply_texts
 from postroad.intake.clients import Rights, Rules
 from postroad.intake.dialogue import LoginRequest, Offer
+from postroad.intake.filters.chain import FilterChain
 from postroad.intake.logins.results import WRONG, Ask, LoginClient
 from postroad.intake.submission import Permissions, with_login
 from postroad.ports.clock import Clock, Randomness
@@ -136,6 +137,9 @@ class IntakeContext:
 
     proxies: Networks = NO_ADDRESS
     """Proxies whose connections begin with the client's address."""
+
+    filters: FilterChain | None = None
+    """Filters that look at each mail; None: none does."""
 
     _counters: dict[str, Counter] = field(default_factory=dict)
 

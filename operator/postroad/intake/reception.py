@@ -3,26 +3,32 @@
 A mail is answered with 250 only after `enqueue` of the queue returned."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+from postroad.contents import chunks_of
 from postroad.domain.mail.mail import (
     CONTENT_DIGEST,
     NO_ATTRIBUTES,
+    QUARANTINE,
     TENANT,
     DsnOptions,
     Mail,
     Origin,
 )
+from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
 from postroad.intake.context import IntakeContext
-from postroad.intake.message_buffer import MessageBuffer, trace_field
-from postroad.intake.submitted_header import SubmittedHeader
+from postroad.intake.filters.chain import FilterChain
+from postroad.intake.filters.decisions import FilteredMail
+from postroad.intake.message_buffer import MEMORY_BYTES, MessageBuffer, trace_field
+from postroad.intake.submitted_header import LARGE_HEADER, SubmittedHeader
 from postroad.ports.mail_queue import NO_DELAY
 from postroad.telemetry.logs import logger
 
@@ -76,12 +82,19 @@ class Reception:
             completes = its.fixes_up or offered.is_incomplete
             message_id = f"{self.name}@{hostname.strip('[]')}" if completes else None
             header = SubmittedHeader(its.senders, message_id, now)
-        self.buffer = MessageBuffer(
+        self._trace = trace_field(origin, hostname, self.name, now, offered.cipher)
+        self.buffer = self._new_buffer(rights.normalises_line_ends, header)
+
+    def _new_buffer(
+        self, normalises_line_ends: bool = False, header: SubmittedHeader | None = None
+    ) -> MessageBuffer:
+        context = self._context
+        return MessageBuffer(
             self._max_size_bytes,
-            trace_field(origin, hostname, self.name, now, offered.cipher),
+            self._trace,
             context.queue.incoming,
             has_room=partial(context.queue.has_room, is_taken=True),
-            normalises_line_ends=rights.normalises_line_ends,
+            normalises_line_ends=normalises_line_ends,
             takes_long_lines=context.takes_long_lines,
             header=header,
         )
@@ -98,11 +111,15 @@ class Reception:
         return reply
 
     async def _queue(self) -> Reply:
-        buffer, queue = self.buffer, self._context.queue
-        await buffer.complete()
-        if (refusal := buffer.verdict()) is not None:
-            return self._refused(refusal, buffer.problem)
+        queue = self._context.queue
+        await self.buffer.complete()
+        if (refusal := self.buffer.verdict()) is not None:
+            return self._refused(refusal, self.buffer.problem)
         try:
+            if self._context.filters is not None:
+                reply = await self._filter(self._context.filters)
+                if reply is not None:
+                    return reply
             enqueue_id = self.enqueue_id = await queue.enqueue(
                 self._mail(), self._offered.delay, key=self._offered.key
             )
@@ -118,9 +135,57 @@ class Reception:
             enqueue_id=str(enqueue_id),
             mail_name=self.name,
             recipients=len(self._offered.recipients),
-            size_bytes=buffer.size_bytes,
+            size_bytes=self.buffer.size_bytes,
         )
         return reply_texts.accepted(enqueue_id)
+
+    async def _filter(self, filters: FilterChain) -> Reply | None:
+        """Let filters look at the mail, and change it. Return the reply where it is over."""
+        if self.buffer.shape.header_size > MAX_HEADER:
+            return self._refused(LARGE_HEADER)
+        offered = self._offered
+        before, found = await filters.run(self.buffer.size_bytes, self._filtered_mail)
+        if found.reply is not None:
+            return self._refused(found.reply)
+        if found.is_discarded:
+            self.enqueue_id = UUID(int=self._context.randomness.bits(128))
+            _log.info("mail discarded", queue=self._context.queue.name, mail_name=self.name)
+            return reply_texts.accepted(self.enqueue_id)
+        mail, attributes = found.mail, offered.attributes
+        if found.hold is not None:
+            attributes = {**attributes, QUARANTINE: found.hold}
+        dsn = offered.dsn
+        if dsn is not None and mail.recipients is not before.recipients:
+            kept = {to: its for to, its in dsn.recipients.items() if to in mail.recipients}
+            dsn = replace(dsn, recipients=kept)
+        self._offered = offered._replace(
+            sender=mail.sender, recipients=mail.recipients, dsn=dsn, attributes=attributes
+        )
+        if mail.content is before.content:
+            return None
+        self.buffer.discard()
+        self.buffer = self._new_buffer()
+        for at in range(0, len(mail.content), MEMORY_BYTES):
+            self.buffer.append(mail.content[at : at + MEMORY_BYTES], is_end=False)
+            if self.buffer.must_spill:
+                await self.buffer.spill()
+        await self.buffer.complete()
+        refusal = self.buffer.verdict()
+        return None if refusal is None else self._refused(refusal, self.buffer.problem)
+
+    async def _filtered_mail(self) -> FilteredMail:
+        whole = b"".join([each async for each in chunks_of(self.buffer.content, MEMORY_BYTES)])
+        its = self._submission
+        return FilteredMail(
+            self.name,
+            self._context.offer.hostname,
+            self._offered.sender,
+            self._offered.recipients,
+            whole[len(self._trace) :],
+            self._origin,
+            None if its is None else its.user,
+            self._offered.attributes.get(TENANT) if its is None else its.tenant,
+        )
 
     def _mail(self) -> Mail:
         offered, submission, attributes = self._offered, self._submission, self._offered.attributes

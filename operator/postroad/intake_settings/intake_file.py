@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from postroad.delivery_settings.patterns import DomainName
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
+from postroad.intake_settings.filters import MAX_FILTERS, FilterSection
 from postroad.intake_settings.listeners import IntakeSection, Listener, ListenerRole
 from postroad.intake_settings.senders import SenderRule, Users
 from postroad.settings.documents import checked, read_yaml
@@ -43,16 +44,23 @@ class IntakeFile(IntakeSection):
     users: Users | None = None
     rules: Annotated[tuple[SenderRule, ...], Field(max_length=1000)] = ()
     domains: Annotated[tuple[OwnDomain, ...], Field(max_length=10_000)] = ()
+    filters: Annotated[tuple[FilterSection, ...], Field(max_length=MAX_FILTERS)] = ()
+    """Programs that look at a mail before it is accepted, in order."""
 
     @model_validator(mode="after")
     def _holds_together(self) -> IntakeFile:
         for what, names in (
             ("listeners", [each.name for each in self.listeners]),
             ("domains", [each.name for each in self.domains]),
+            ("filters", [each.name for each in self.filters]),
         ):
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
                 raise ValueError(f"{what}: {', '.join(twice)} stands twice")
+        known = {each.name for each in self.listeners}
+        for filter_ in self.filters:
+            if unknown := set(filter_.listeners or ()) - known:
+                raise ValueError(f"filters: {filter_.name}: no listener {min(unknown)}")
         roles = {each.role for each in self.listeners}
         login = [each.value for each in roles if each.logs_in]
         if login and self.users is None:
@@ -64,6 +72,7 @@ class IntakeFile(IntakeSection):
     def files(self) -> set[Path]:
         """Return the files that are read again when they change."""
         found = {self.users.file} if self.users and self.users.file else set[Path]()
+        found |= {each.secret for each in self.filters if each.secret}
         return found | {each.recipients.file for each in self.domains if each.recipients}
 
 

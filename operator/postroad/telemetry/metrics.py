@@ -208,6 +208,12 @@ RECEIVED = Counter(
     "Mails offered to the intake.",
     ["namespace", "name", "reply"],  # reply: accepted, transient, permanent
 )
+FILTERED = Counter(
+    "postroad_filtered_mails_total",
+    "Mails that a filter of the intake looked at.",
+    # verdict: accept, defer, reject, discard, hold, error (it failed: see onError)
+    ["namespace", "name", "filter", "verdict"],
+)
 REFUSED_CLIENTS = Counter(
     "postroad_refused_clients_total",
     "Client connections on which the intake refused something, once for each reason.",

@@ -27,6 +27,7 @@ LABELS = {
     "namespace", "name", "kind",
     "ending", "error", "job_name", "mechanism", "method", "object", "outcome", "reason", "record",
     "reply", "resource", "result", "server", "state", "status", "type", "urgency", "version",
+    "filter", "verdict",
 }  # fmt: skip
 """None of a target (`job`, `instance`, `pod`), and none that holds an address or text of a mail."""
 

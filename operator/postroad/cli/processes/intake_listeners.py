@@ -14,6 +14,7 @@ from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
 from postroad.intake.clients import Rules
 from postroad.intake.context import IntakeContext
+from postroad.intake.filters.opening import FilterDocument, OpenFilters
 from postroad.intake.logins.results import KnownUsers, UsersUnavailable
 from postroad.intake.own_domains import OwnDomains, local_parts
 from postroad.intake.submission import Permissions, UserRates
@@ -50,6 +51,8 @@ class IntakeDocument:
     certificates: Mapping[str, ServerCertificate]
     """By the names of listeners."""
 
+    filters: tuple[FilterDocument, ...] = ()
+
 
 class FollowedIntake(FollowedFile[IntakeDocument]):
     """A file of intake."""
@@ -68,6 +71,7 @@ class FollowedIntake(FollowedFile[IntakeDocument]):
             _users(settings, folder),
             OwnDomains(domains),
             {each.name: _certificate(each.tls, folder) for each in settings.listeners if each.tls},
+            tuple(FilterDocument.read(each, folder) for each in settings.filters),
         )
 
 
@@ -112,6 +116,7 @@ class FileListeners:
         self.file, self._base, self._ca_file = file, base, ca_file
         self._document = file.current
         self._rates = UserRates()
+        self._filters = OpenFilters(base.queue.name)
         self._authenticator: Authenticator | None = None
 
     async def open(self) -> None:
@@ -171,6 +176,7 @@ class FileListeners:
     def contexts(self) -> dict[str, IntakeContext]:
         """Return by the names of listeners what their sessions share that begin now."""
         document = self._document
+        self._filters.use(document.filters)
         permissions = Permissions(
             document.settings.rules, self._rates, asyncio.get_running_loop().time
         )
@@ -204,6 +210,7 @@ class FileListeners:
             authenticator=self._authenticator if logs_in else None,
             permissions=permissions if logs_in else None,
             proxies=listener.proxies,
+            filters=self._filters.chain(listener.name),
         )
 
 

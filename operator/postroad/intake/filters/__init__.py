@@ -1,0 +1,1 @@
+"""Filters: programs of the administrator that look at a mail before it is accepted."""

@@ -1,0 +1,116 @@
+"""Filters, one after the other, each within its time; what fails ends as its `onError` has it.
+
+The contents of all mails that filters look at share one budget of memory, since a filter gets a
+mail whole, and may answer with another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from postroad.contents import MemoryBudget
+from postroad.domain.smtp.replies import Reply
+from postroad.intake.filters.decisions import (
+    FilterDecision,
+    FilteredMail,
+    FilterFailed,
+    applied,
+    reply_of,
+)
+from postroad.intake_settings.filters import OnError
+from postroad.telemetry.logs import logger
+from postroad.telemetry.metrics import FILTERED, of_queue
+
+_log = logger("intake")
+
+ROOM = 64 * 1024 * 1024
+"""Octets of memory for filtered mails in a process, or for one that is larger."""
+
+SMALL = 64 * 1024
+
+MAX_REASON = 200
+"""Characters of the reason why a mail is held."""
+
+NOT_CHECKED = Reply(451, ("4.7.1 the mail cannot be checked now, come again",))
+
+
+def most_octets(content: bytes) -> int:
+    """Return how many octets a filter may answer about a mail in all."""
+    return 2 * len(content) + 2 * SMALL
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter. `decide` raises whatever it likes, or hangs."""
+
+    name: str
+    decide: Callable[[FilteredMail], Awaitable[FilterDecision]]
+    on_error: OnError
+    timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """Result of all filters. `reply`: the one that refuses the mail."""
+
+    mail: FilteredMail
+    reply: Reply | None = None
+    is_discarded: bool = False
+    hold: str | None = None
+    """`FILTER: REASON`, of the first that holds it."""
+
+
+class FilterChain:
+    """The filters of one listener, in order. `room` is that of the process."""
+
+    def __init__(self, queue: str, filters: Sequence[Filter], room: MemoryBudget) -> None:
+        self._filters, self._room, self._queue = filters, room, queue
+
+    async def run(
+        self, size_bytes: int, read: Callable[[], Awaitable[FilteredMail]]
+    ) -> tuple[FilteredMail, Filtered]:
+        """Read the mail once there is room for it; return it, and what becomes of it. Raises: as
+        `read`."""
+        async with self._room.taken(4 * size_bytes + 4 * SMALL):
+            mail = await read()
+            return mail, await self._run(mail)
+
+    async def _run(self, mail: FilteredMail) -> Filtered:
+        hold = None
+        for each in self._filters:
+            limit = asyncio.timeout(each.timeout.total_seconds())
+            try:
+                async with limit:
+                    decision = await each.decide(mail)
+                reply, changed = reply_of(decision), applied(mail, decision)
+                reason = None if decision.hold is None else _line(decision.hold)
+            except (Exception, SystemExit) as error:
+                self._note(each, "error")
+                what = "it takes too long" if limit.expired() else _words(error)
+                _log.warning("a filter failed", filter=each.name, mail_name=mail.name, error=what)
+                if each.on_error == "Defer":
+                    return Filtered(mail, NOT_CHECKED)
+                continue
+            verdict = decision.verdict
+            is_held = verdict == "accept" and reason is not None
+            self._note(each, "hold" if is_held else verdict)
+            if verdict != "accept":
+                return Filtered(mail, reply, is_discarded=verdict == "discard")
+            mail = changed
+            if is_held and hold is None:
+                hold = f"{each.name}: {reason}"
+        return Filtered(mail, hold=hold)
+
+    def _note(self, filter_: Filter, verdict: str) -> None:
+        FILTERED.labels(*of_queue(self._queue), filter_.name, verdict).inc()
+
+
+def _line(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)[:MAX_REASON]
+
+
+def _words(error: BaseException) -> str:
+    """Return what failed; the texts of other errors may hold some of the mail."""
+    return str(error) if isinstance(error, FilterFailed) else type(error).__name__

@@ -1,0 +1,216 @@
+"""A mail as filters get it, and their decisions about it. Pure.
+
+All kinds of filters decide by the same value: a function returns it, a hook answers it in JSON, the
+dialogue with a milter ends in it. `applied` checks it, so that no filter can make a header, an
+address or a line that the intake would refuse from a client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from postroad.domain.mail.mail import Origin, check_mailbox
+from postroad.domain.mail.shapes import MAX_HEADER, MAX_LINE, with_crlf
+from postroad.domain.smtp.replies import MAX_TEXT, Reply
+from postroad.errors import InvalidInput
+
+MAX_CHANGES = 1000
+"""Changes of the header, and recipients added, by one filter to one mail. A filter may remove more
+recipients, which a mail has at most."""
+
+MAX_REPLY_LINES = 20
+
+_NAME = re.compile(r"[!-9;-~]{1,76}")
+_FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:")
+_FOLDED = re.compile(rb"\r\n(?![ \t])")
+_REPLY = re.compile(r"([45][0-9][0-9])(?:[ -](.*))?")
+
+
+class FilterFailed(InvalidInput):
+    """A filter did not decide: what it did, without a word of the mail."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredMail:
+    """A mail that is not accepted yet. `name` is in its Received field and in logs; `content` is
+    the message as it was sent, changed by the filters before. Its repr shows no address."""
+
+    name: str
+    hostname: str
+    """Of the intake."""
+
+    sender: str | None
+    """None: the null reverse-path."""
+
+    recipients: tuple[str, ...]
+    content: bytes
+    client: Origin
+    """Name in EHLO, address, protocol."""
+
+    user: str | None = None
+    """The one who has logged in."""
+
+    tenant: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<FilteredMail name={self.name!r} recipients={len(self.recipients)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderChange:
+    """A change of one field. `add`: at the end of the header; `insert`: before the field with that
+    index; `change`: of the fields with that name, the one with that index is replaced, and the
+    field added where there is none; `remove`: that one is removed, if it is there. `index` counts
+    from 1, `value` may be folded."""
+
+    action: Literal["add", "insert", "change", "remove"]
+    name: str
+    value: str = ""
+    index: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FilterDecision:
+    """Decision about a mail. Its repr shows no address."""
+
+    __pydantic_config__ = {"extra": "forbid", "val_json_bytes": "base64"}  # noqa: RUF012
+
+    verdict: Literal["accept", "defer", "reject", "discard"] = "accept"
+    """Discard: the client gets a 250, and no one the mail."""
+
+    reply: str | None = None
+    """With defer and reject: `450 4.7.1 …`, `550 5.7.1 …`; several lines have the code each."""
+
+    hold: str | None = None
+    """Reason why the mail is held once it is accepted, until an administrator releases it."""
+
+    headers: tuple[HeaderChange, ...] = field(default=(), repr=False)
+    sender: str | None = field(default=None, repr=False)
+    """The sender it has from now on, `""`: the null reverse-path. None: unchanged."""
+
+    add_recipients: tuple[str, ...] = field(default=(), repr=False)
+    remove_recipients: tuple[str, ...] = field(default=(), repr=False)
+    body: bytes | None = field(default=None, repr=False)
+    """All that stands behind the header from now on. None: unchanged."""
+
+
+_DEFAULTS = {
+    "accept": None,
+    "defer": "451 4.7.1 not now, come again",
+    "reject": "550 5.7.1 refused",
+    "discard": None,
+}
+
+
+def reply_of(decision: FilterDecision) -> Reply | None:
+    """Return the reply that refuses a mail; None: none does. Raises: FilterFailed,
+    KeyError."""
+    if (default := _DEFAULTS[decision.verdict]) is None:
+        return None
+    lines = (decision.reply or default).splitlines()[:MAX_REPLY_LINES]
+    found = [_REPLY.fullmatch(line) for line in lines]
+    codes = {each and each[1] for each in found}
+    code = codes.pop()
+    if codes or code is None or code[0] != default[0]:
+        raise FilterFailed(f"its reply is none that means {decision.verdict}")
+    texts = (re.sub(r"[^ -~]", " ", each[2] or "")[:MAX_TEXT] for each in found if each)
+    return Reply(451 if code == "421" else int(code), tuple(texts))  # 421 would end the session
+
+
+def fields_and_body(content: bytes) -> tuple[list[bytes], bytes]:
+    """Return the fields of the header, without their CRLF, and what stands behind the blank line.
+    A line that belongs to no field ends the header, as Sendmail and Postfix have it for milters."""
+    end = 0 if content.startswith(b"\r\n") else content.find(b"\r\n\r\n", 0, MAX_HEADER) + 2
+    if end == 1:
+        end = min(len(content), MAX_HEADER)
+    fields, at = list[bytes](), 0
+    for octets in _FOLDED.split(content[:end]):
+        if not _FIELD.match(octets):
+            break
+        fields.append(octets)
+        at += len(octets) + 2
+    return fields, content[at:].removeprefix(b"\r\n")
+
+
+def field_name(octets: bytes) -> bytes:
+    """Return the name of a field."""
+    return octets.partition(b":")[0].rstrip(b" \t")
+
+
+def applied(mail: FilteredMail, decision: FilterDecision) -> FilteredMail:
+    """Return the mail as a filter wants it. Raises: FilterFailed."""
+    if len(decision.headers) > MAX_CHANGES or len(decision.add_recipients) > MAX_CHANGES:
+        raise FilterFailed(f"it makes more than {MAX_CHANGES} changes")
+    content = mail.content
+    if decision.headers or decision.body is not None:
+        fields, body = fields_and_body(content)
+        for change in decision.headers:
+            _change(fields, change)
+        if decision.body is not None:
+            body = with_crlf(decision.body)
+            if b"\0" in body:
+                raise FilterFailed("its body has a NUL octet")
+        header = b"".join(each + b"\r\n" for each in fields)
+        if len(header) > MAX_HEADER:
+            raise FilterFailed(f"its header has more than {MAX_HEADER} octets")
+        content = b"".join((header, b"\r\n", body))
+    sender = mail.sender
+    if decision.sender is not None:
+        sender = _mailbox(decision.sender) if decision.sender else None
+    recipients = mail.recipients
+    if decision.add_recipients or decision.remove_recipients:
+        recipients = _recipients(recipients, decision)
+    return replace(mail, content=content, sender=sender, recipients=recipients)
+
+
+def _recipients(standing: Iterable[str], decision: FilterDecision) -> tuple[str, ...]:
+    removed = {each.lower() for each in decision.remove_recipients}
+    kept = [each for each in standing if each.lower() not in removed]
+    found = tuple(dict.fromkeys((*kept, *map(_mailbox, decision.add_recipients))))
+    if not found:
+        raise FilterFailed("it removes all recipients")
+    return found
+
+
+def _mailbox(address: str) -> str:
+    try:
+        check_mailbox(address)
+    except InvalidInput:
+        raise FilterFailed("it names an address that is none") from None
+    return address
+
+
+def _change(fields: list[bytes], change: HeaderChange) -> None:
+    place = max(0, change.index - 1)
+    if change.action == "insert":
+        fields.insert(place, _field(change))
+        return
+    name = change.name.lower().encode("utf-8", "surrogateescape")
+    places = [at for at, each in enumerate(fields) if field_name(each).lower() == name]
+    at = places[place] if place < len(places) else len(fields)
+    if change.action == "remove":
+        del fields[at : at + 1]
+    elif change.action == "change":
+        fields[at : at + 1] = [_field(change)]
+    elif change.action == "add":
+        fields.append(_field(change))
+    else:
+        raise FilterFailed("it changes a field in a way that there is not")
+
+
+def _field(change: HeaderChange) -> bytes:
+    if not _NAME.fullmatch(change.name):
+        raise FilterFailed("it names a field that is none")
+    lines = change.value.replace("\r\n", "\n").rstrip("\n").split("\n")
+    lines[0] = f"{change.name}:{'' if lines[0][:1] in (' ', chr(9)) else ' '}{lines[0]}"
+    octets = [each.encode("utf-8", "surrogateescape") for each in lines]
+    text = b"\r\n".join(octets)
+    if re.search(rb"[\x00\r]", b"".join(octets)) or any(
+        not each.startswith((b" ", b"\t")) or not each.strip() for each in octets[1:]
+    ):
+        raise FilterFailed("it makes a field that would be more than one")
+    if max(map(len, octets)) > MAX_LINE:
+        raise FilterFailed("it makes a line that is too long")
+    return text

@@ -1,0 +1,88 @@
+"""The schema of filters: what looks at a mail before it is accepted."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from postroad.delivery_settings.patterns import Duration
+from postroad.domain.delivery.webhooks import WebhookAddress
+from postroad.domain.smtp.next_hops import split_host_port
+from postroad.errors import InvalidInput
+from postroad.intake_settings.listeners import IntakeSection
+from postroad.intake_settings.senders import is_secured
+
+MAX_FILTERS = 20
+
+
+def _milter(text: str) -> str:
+    kind, _, place = text.partition(":")
+    try:
+        if kind == "unix" and place.startswith("/"):
+            return text
+        if kind == "inet" and split_host_port(place)[1]:
+            return text
+    except InvalidInput:
+        pass
+    raise ValueError("write inet:HOST:PORT or unix:/PATH")
+
+
+def _hook(text: str) -> str:
+    try:
+        WebhookAddress(text)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
+    if not is_secured(text):
+        raise ValueError("write https://: mails in clear are for loopback alone")
+    return text
+
+
+def _within_a_reply(time: timedelta) -> timedelta:
+    if not timedelta(seconds=1) <= time <= timedelta(minutes=5):
+        raise ValueError("a filter has 1s to 5m: a client waits 10 minutes for its reply")
+    return time
+
+
+OnError = Literal["Accept", "Defer"]
+"""Treatment of a mail whose filter fails: it hangs, breaks off, or answers nonsense. Accept: the
+mail goes on as if the filter were not there. Defer: 451, the client keeps the mail."""
+
+
+class FilterSection(IntakeSection):
+    """A filter. Exactly one of `milter`, `http` and `function` is given."""
+
+    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    """Stands in logs and metrics. No two filters have the same."""
+
+    milter: Annotated[str, Field(max_length=300), AfterValidator(_milter)] | None = None
+    """Address of a milter: `inet:127.0.0.1:11332`, `unix:/run/rspamd/milter.sock`."""
+
+    http: Annotated[str, Field(max_length=2048), AfterValidator(_hook)] | None = Field(
+        None, repr=False
+    )
+    """URL to which a request with each mail is posted."""
+
+    secret: Path | None = None
+    """File of the secrets that sign requests of `http`, one a line; read again when it changes."""
+
+    function: Annotated[str, Field(max_length=300, pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    """Function in Python, `package.module:function`, imported at the start."""
+
+    on_error: OnError = "Defer"
+    timeout: Annotated[Duration, AfterValidator(_within_a_reply)] = timedelta(seconds=30)
+    """For all that it does with one mail."""
+
+    listeners: Annotated[tuple[str, ...], Field(min_length=1, max_length=100)] | None = None
+    """Names of the listeners whose mail it looks at. Absent: all."""
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> FilterSection:
+        given = [self.milter, self.http, self.function]
+        if given.count(None) != len(given) - 1:
+            raise ValueError("give one of milter, http and function")
+        if (self.http is None) != (self.secret is None):
+            raise ValueError("secret is of http, which needs it: its requests are signed")
+        return self

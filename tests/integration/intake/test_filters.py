@@ -1,0 +1,205 @@
+"""Filters before 250, from the file of intake to the queue: by SMTP and by HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from postroad.domain.mail.mail import QUARANTINE
+from postroad.errors import InvalidSettings
+from postroad.intake.message_buffer import MEMORY_BYTES
+from postroad.intake_settings.intake_file import read_intake
+from support.filter_functions import SEEN, decide, decide_async
+from support.http_clients import ask
+from support.intake_files import ALICE, HTTP, RunningIntake, an_intake_by_file
+
+FUNCTION: dict[str, Any] = {"name": "mine", "function": "support.filter_functions:decide"}
+RELAY: dict[str, Any] = {"listeners": [{"name": "relay", "role": "relay"}], "filters": [FUNCTION]}
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    SEEN.clear()
+    yield
+    SEEN.clear()
+
+
+def mail_that(body: bytes = b"hello\r\n", **decision: Any) -> bytes:
+    """A mail for which the function decides so."""
+    return b"X-Do: " + json.dumps(decision).encode() + b"\r\nSubject: x\r\n\r\n" + body
+
+
+async def sent(running: RunningIntake, content: bytes, *to: str) -> tuple[int, bytes]:
+    """Send a mail; return the reply to it."""
+
+    def work() -> tuple[int, bytes]:
+        with running.client("relay", secured=False) as client:
+            client.ehlo()
+            client.mail("a@x.example")
+            for each in to or ("b@y.example",):
+                client.rcpt(each)
+            return client.data(content)
+
+    return await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("call", [decide, decide_async])
+async def test_a_function_sees_a_mail_and_changes_all_of_it(tmp_path: Path, call: Any) -> None:
+    filters = [FUNCTION | {"function": f"support.filter_functions:{call.__name__}"}]
+    content = mail_that(
+        headers=[["add", "X-Seen", "yes"], ["remove", "X-Do"]],
+        sender="z@x.example",
+        add_recipients=["c@y.example"],
+        remove_recipients=["b@y.example"],
+    )
+    async with an_intake_by_file(tmp_path, RELAY | {"filters": filters}) as running:
+        code, _ = await sent(running, content)
+
+    assert code == 250
+    ((mail, queued),) = running.queue.mails
+    assert (mail.sender, mail.recipients) == ("z@x.example", ("c@y.example",))
+    assert queued.startswith(b"Received: ")
+    assert queued.endswith(b"\r\nSubject: x\r\nX-Seen: yes\r\n\r\nhello\r\n")
+    (seen,) = SEEN
+    assert (seen.sender, seen.recipients, seen.content) == (
+        "a@x.example",
+        ("b@y.example",),
+        content,
+    )
+    assert seen.client.host == "client.example"
+    assert (seen.client.address, seen.client.protocol) == ("127.0.0.1", "ESMTP")
+    assert (seen.hostname, seen.name, seen.user) == ("intake.example", mail.name, None)
+
+
+@pytest.mark.parametrize("size", [10, 3 * MEMORY_BYTES])
+@pytest.mark.parametrize("grown", [0, 3 * MEMORY_BYTES // 12])
+async def test_mails_in_files_are_filtered_as_those_in_memory(
+    tmp_path: Path, size: int, grown: int
+) -> None:
+    body = b"0123456789\r\n" * (size // 12 + 1)
+    content = mail_that(body, headers=[["add", "X", "y"]], **({"grow": grown} if grown else {}))
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+        assert (await sent(running, content))[0] == 250
+
+    ((mail, queued),) = running.queue.mails
+    assert mail.shape is not None
+    assert mail.shape.header_size == queued.index(b"\r\n\r\n") + 4
+    assert queued.partition(b"\r\n\r\n")[2] == (b"0123456789\r\n" * grown if grown else body)
+    assert b"\r\nX: y\r\n\r\n" in queued
+
+
+@pytest.mark.parametrize(
+    ("decision", "code", "count"),
+    [
+        ({"verdict": "reject", "reply": "554 5.7.1 spam"}, 554, 0),
+        ({"verdict": "defer"}, 451, 0),
+        ({"verdict": "discard"}, 250, 0),
+        ({"verdict": "nonsense"}, 451, 0),
+        ({"nonsense": 1}, 451, 0),
+        ({"remove_recipients": ["b@y.example"]}, 451, 0),
+        ({}, 250, 1),
+    ],
+)
+async def test_the_reply_is_what_the_filter_decides(
+    tmp_path: Path, decision: dict[str, Any], code: int, count: int
+) -> None:
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+        assert (await sent(running, mail_that(**decision)))[0] == code
+        assert (await sent(running, b"Subject: x\r\n\r\nnext\r\n"))[0] == 250
+
+    assert len(running.queue.mails) == count + 1
+
+
+async def test_a_mail_that_a_filter_holds_is_queued_as_held(tmp_path: Path) -> None:
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+        assert (await sent(running, mail_that(hold="EICAR")))[0] == 250
+
+    assert running.queue.mails[0][0].attributes == {QUARANTINE: "mine: EICAR"}
+
+
+async def test_http_submission_goes_through_the_same_filters(tmp_path: Path) -> None:
+    async with an_intake_by_file(tmp_path, HTTP | {"filters": [FUNCTION]}) as running:
+
+        async def status(**decision: Any) -> int:
+            target = "/v1/mails?from=a@x.example&to=b@y.example"
+            headers = {"Content-Type": "message/rfc822"}
+            answer = await ask(running, target, data=mail_that(**decision), headers=headers)
+            return answer.status
+
+        assert await status(verdict="reject") == 422
+        assert await status(verdict="defer") == 503
+        assert await status(verdict="discard") == 201
+        assert await status(headers=[["add", "X", "y"]]) == 201
+
+    assert [b"X: y" in content for _, content in running.queue.mails] == [True]
+    assert {each.user for each in SEEN} == {ALICE}
+
+
+async def test_filters_of_other_listeners_do_not_see_a_mail(tmp_path: Path) -> None:
+    listeners = [*RELAY["listeners"], {"name": "other", "role": "relay"}]
+    document = RELAY | {"listeners": listeners, "filters": [FUNCTION | {"listeners": ["other"]}]}
+    async with an_intake_by_file(tmp_path, document) as running:
+        assert (await sent(running, mail_that(verdict="reject")))[0] == 250
+
+    assert SEEN == []
+
+
+async def test_a_changed_file_filters_the_sessions_that_begin_later(tmp_path: Path) -> None:
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+        file = tmp_path / "intake.yaml"
+        document = yaml.safe_load(file.read_text())
+        assert (await sent(running, mail_that(verdict="reject")))[0] == 550
+        file.write_text(yaml.safe_dump(document | {"filters": []}))
+        running.process.look()
+        while (await sent(running, mail_that(verdict="reject")))[0] != 250:
+            await asyncio.sleep(0.01)
+        file.write_text(yaml.safe_dump(document))
+        running.process.look()
+        while (await sent(running, mail_that(verdict="reject")))[0] != 550:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_header_that_is_too_large_to_be_filtered_is_refused(tmp_path: Path) -> None:
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+        assert (await sent(running, b"A: 1\r\n" * 50_000))[0] == 552
+
+
+@pytest.mark.parametrize(
+    ("filters", "error"),
+    [
+        ([{"name": "a"}], "give one of milter, http and function"),
+        ([FUNCTION | {"milter": "inet:127.0.0.1:1"}], "give one of milter, http and function"),
+        ([FUNCTION | {"secret": "x"}], "secret is of http"),
+        ([{"name": "a", "http": "https://x.example/"}], "secret is of http"),
+        ([{"name": "a", "http": "http://x.example/", "secret": "x"}], "write https://"),
+        ([{"name": "a", "milter": "inet:127.0.0.1"}], "write inet:HOST:PORT or unix:/PATH"),
+        ([{"name": "a", "milter": "unix:run/x"}], "write inet:HOST:PORT or unix:/PATH"),
+        ([FUNCTION | {"function": "decide"}], "function"),
+        ([FUNCTION | {"timeout": "6m"}], "a filter has 1s to 5m"),
+        ([FUNCTION | {"onError": "Reject"}], "onError"),
+        ([FUNCTION, FUNCTION], "filters: mine stands twice"),
+        ([FUNCTION | {"listeners": ["x"]}], "no listener x"),
+    ],
+)
+def test_a_filter_that_cannot_be_meant_is_refused(
+    tmp_path: Path, filters: list[dict[str, Any]], error: str
+) -> None:
+    file = tmp_path / "intake.yaml"
+    document = {"listeners": [{"name": "relay", "role": "relay", "port": 0}], "filters": filters}
+    file.write_text(yaml.safe_dump(document))
+
+    with pytest.raises(InvalidSettings, match=error):
+        read_intake(file)
+
+
+async def test_a_function_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+    document = RELAY | {"filters": [FUNCTION | {"function": "support.filter_functions:none"}]}
+    with pytest.raises(InvalidSettings, match="has no function none"):
+        async with an_intake_by_file(tmp_path, document):
+            pass

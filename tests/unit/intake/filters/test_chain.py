@@ -1,0 +1,166 @@
+"""Filters in a row: order, time, failures, what is counted and what is logged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from postroad.contents import MemoryBudget
+from postroad.domain.mail.mail import Origin
+from postroad.intake.filters.chain import NOT_CHECKED, ROOM, Filter, FilterChain, Filtered
+from postroad.intake.filters.decisions import (
+    FilterDecision,
+    FilteredMail,
+    HeaderChange,
+)
+from postroad.intake.filters.functions import FunctionFilter
+from postroad.intake_settings.filters import OnError
+from postroad.threaded_calls import ThreadedCalls
+
+MAIL = FilteredMail(
+    "name", "mx.example", "a@x.example", ("b@y.example",), b"A: 1\r\n\r\nbody\r\n", Origin("client")
+)
+Decide = Callable[[FilteredMail], Awaitable[FilterDecision]]
+
+
+def of(call: Any, on_error: OnError = "Defer", seconds: float = 60, name: str = "f") -> Filter:
+    function = FunctionFilter(call, ThreadedCalls(2))
+    return Filter(name, function.decide, on_error, timedelta(seconds=seconds))
+
+
+def deciding(**decision: Any) -> Callable[[FilteredMail], FilterDecision]:
+    return lambda _: FilterDecision(**decision)
+
+
+async def run(*filters: Filter, room: int = ROOM) -> Filtered:
+    async def read() -> FilteredMail:
+        return MAIL
+
+    chain = FilterChain("test.chain", filters, MemoryBudget(room))
+    before, found = await chain.run(len(MAIL.content), read)
+    assert before is MAIL
+    return found
+
+
+def counted(verdict: str, name: str = "f") -> float:
+    labels = {"namespace": "test", "name": "chain", "filter": name, "verdict": verdict}
+    return REGISTRY.get_sample_value("postroad_filtered_mails_total", labels) or 0
+
+
+def adding(value: str) -> dict[str, Any]:
+    return {"headers": (HeaderChange("add", "X", value),)}
+
+
+async def test_each_filter_sees_what_the_one_before_it_changed() -> None:
+    seen = []
+
+    async def second(mail: FilteredMail) -> None:
+        seen.append(mail)
+
+    found = await run(of(deciding(**adding("1"))), of(second), of(deciding(**adding("2"))))
+
+    assert [each.content for each in seen] == [b"A: 1\r\nX: 1\r\n\r\nbody\r\n"]
+    assert found.mail.content == b"A: 1\r\nX: 1\r\nX: 2\r\n\r\nbody\r\n"
+    assert (found.reply, found.hold, found.is_discarded) == (None, None, False)
+
+
+@pytest.mark.parametrize("verdict", ["reject", "defer", "discard"])
+async def test_the_first_filter_that_ends_a_mail_is_the_last_that_sees_it(verdict: str) -> None:
+    before = counted(verdict)
+
+    found = await run(of(deciding(verdict=verdict, hold="no")), of(_fail))
+
+    assert found.is_discarded == (verdict == "discard")
+    assert (found.reply is None) == (verdict == "discard")
+    assert found.hold is None
+    assert counted(verdict) == before + 1
+
+
+async def test_a_mail_is_held_for_the_first_reason_and_filtered_on() -> None:
+    first, second = deciding(hold="bad\r\n" + "x" * 500), deciding(hold="worse", **adding("2"))
+
+    found = await run(of(first, name="av"), of(second))
+
+    assert found.hold == "av: bad  " + "x" * 195
+    assert b"X: 2" in found.mail.content
+    assert counted("hold", "av") == 1
+
+
+def _fail(_: FilteredMail) -> None:
+    raise ValueError("b@y.example")
+
+
+async def _hang(_: FilteredMail) -> None:
+    await asyncio.Event().wait()
+
+
+def _exit(_: FilteredMail) -> None:
+    raise SystemExit(1)
+
+
+def _nonsense(_: FilteredMail) -> str:
+    return "accept"
+
+
+def _wrong_reply(_: FilteredMail) -> FilterDecision:
+    return FilterDecision("reject", "250 b@y.example")
+
+
+def _wrong_type(_: FilteredMail) -> FilterDecision:
+    return FilterDecision(headers=7)  # type: ignore[arg-type]
+
+
+def _wrong_verdict(_: FilteredMail) -> FilterDecision:
+    return FilterDecision("allow")  # type: ignore[arg-type]
+
+
+def _wrong_action(_: FilteredMail) -> FilterDecision:
+    return FilterDecision(headers=(HeaderChange("replace", "X", "y"),))  # type: ignore[arg-type]
+
+
+FAILING = [_fail, _hang, _exit, _nonsense, _wrong_reply, _wrong_type, _wrong_verdict, _wrong_action]
+
+
+@pytest.mark.parametrize("call", FAILING)
+@pytest.mark.parametrize("on_error", ["Accept", "Defer"])
+async def test_a_filter_that_fails_ends_as_on_error_has_it(
+    call: Any, on_error: OnError, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = counted("error")
+
+    found = await run(
+        of(call, on_error, 0.01 if call is _hang else 60), of(deciding(**adding("2")))
+    )
+
+    if on_error == "Defer":
+        assert found == Filtered(MAIL, NOT_CHECKED)
+    else:
+        assert found == Filtered(replace(MAIL, content=b"A: 1\r\nX: 2\r\n\r\nbody\r\n"))
+    assert counted("error") == before + 1
+    assert "y.example" not in caplog.text
+
+
+async def test_mails_of_more_octets_than_there_is_room_for_are_filtered_one_by_one() -> None:
+    at_once, most = 0, 0
+
+    async def slow(_: FilteredMail) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        at_once -= 1
+
+    chain = FilterChain("test.chain", (of(slow),), MemoryBudget(8))
+
+    async def read() -> FilteredMail:
+        return MAIL
+
+    await asyncio.gather(*(chain.run(10, read) for _ in range(5)))
+
+    assert most == 1
