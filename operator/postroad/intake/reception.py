@@ -185,6 +185,7 @@ class Reception:
             self._origin,
             None if its is None else its.user,
             self._offered.attributes.get(TENANT) if its is None else its.tenant,
+            self._offered.cipher,
         )
 
     def _mail(self) -> Mail:

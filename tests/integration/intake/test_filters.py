@@ -18,6 +18,8 @@ from postroad.intake_settings.intake_file import read_intake
 from support.filter_functions import SEEN, decide, decide_async
 from support.http_clients import ask
 from support.intake_files import ALICE, HTTP, RunningIntake, an_intake_by_file
+from support.scripted_milter import CONTINUE, ScriptedMilter, packet
+from support.scripted_milter import running as running_milter
 
 FUNCTION: dict[str, Any] = {"name": "mine", "function": "support.filter_functions:decide"}
 RELAY: dict[str, Any] = {"listeners": [{"name": "relay", "role": "relay"}], "filters": [FUNCTION]}
@@ -121,6 +123,25 @@ async def test_a_mail_that_a_filter_holds_is_queued_as_held(tmp_path: Path) -> N
         assert (await sent(running, mail_that(hold="EICAR")))[0] == 250
 
     assert running.queue.mails[0][0].attributes == {QUARANTINE: "mine: EICAR"}
+
+
+async def test_a_milter_and_a_function_filter_in_order(tmp_path: Path) -> None:
+    milter = ScriptedMilter()
+    milter.replies[b"E"] = packet(b"h", b"X-Milter\0yes\0") + packet(b"q", b"spam\0") + CONTINUE
+    async with running_milter(milter, tmp_path):
+        filters = [{"name": "m", "milter": milter.address}, FUNCTION]
+        async with an_intake_by_file(tmp_path, RELAY | {"filters": filters}) as running:
+            body = b"0123456789\r\n" * (MEMORY_BYTES // 10)
+            assert (await sent(running, mail_that(body), "b@y.example", "c@y.example"))[0] == 250
+            milter.replies[b"R"] = packet(b"y", b"450 4.7.1 grey\0")
+            assert await sent(running, mail_that()) == (450, b"4.7.1 grey")
+
+    ((mail, content),) = running.queue.mails
+    assert mail.attributes == {QUARANTINE: "m: spam"}
+    assert content.partition(b"\r\n\r\n")[0].endswith(b"\r\nX-Milter: yes")
+    assert [b"X-Milter: yes" in each.content for each in SEEN] == [True]
+    assert b"".join(milter.of(b"B"))[: len(body)] == body
+    assert milter.commands().count(b"R") == 3
 
 
 async def test_http_submission_goes_through_the_same_filters(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ class FilteredMail:
     """The one who has logged in."""
 
     tenant: str | None = None
+    tls: tuple[str, str] | None = None
+    """Version and cipher over which it came."""
 
     def __repr__(self) -> str:
         return f"<FilteredMail name={self.name!r} recipients={len(self.recipients)}>"

@@ -13,6 +13,7 @@ from postroad.errors import InvalidSettings
 from postroad.intake.filters.chain import ROOM, Filter, FilterChain
 from postroad.intake.filters.decisions import FilterDecision, FilteredMail
 from postroad.intake.filters.functions import THREADS, FunctionFilter
+from postroad.intake.filters.milter import MilterFilter
 from postroad.intake_settings.filters import FilterSection
 from postroad.threaded_calls import ThreadedCalls
 
@@ -39,7 +40,9 @@ class FilterDocument:
         """Read what a filter of the file in `folder` names. Raises: InvalidSettings."""
         if section.function is not None:
             return cls(section, imported(section.function))
-        raise InvalidSettings(f"the filter {section.name} is of a kind that is not there yet")
+        if section.http is not None:
+            raise InvalidSettings(f"the filter {section.name} is of a kind that is not there yet")
+        return cls(section)
 
 
 class OpenFilters:
@@ -69,5 +72,7 @@ class OpenFilters:
         return FilterChain(self._queue, filters, self._room) if filters else None
 
     def _opened(self, document: FilterDocument) -> Deciding:
+        if document.section.milter is not None:
+            return MilterFilter(document.section.milter)
         assert document.call is not None
         return FunctionFilter(document.call, self._threads)
