@@ -12,13 +12,20 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema, model_validator
 
 from postroad.delivery_settings.hops import Hop, HostLookUp
-from postroad.delivery_settings.patterns import DeliverySection, DomainName, Duration, TenantName
+from postroad.delivery_settings.patterns import (
+    DeliverySection,
+    DomainName,
+    DomainPattern,
+    Duration,
+    TenantName,
+)
 from postroad.delivery_settings.routing import RoutingSettings, relay_rule
 from postroad.delivery_settings.secret_references import SecretKeyReference
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.smtp.bounces import BounceClass, BounceRule
 from postroad.domain.values.api_names import BY_API_NAME
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.signing.signatures import Canonical, SelectedKey, SigningRule
 
 
@@ -47,6 +54,13 @@ class RateLimitSettings(DeliverySection):
     tenants: Annotated[tuple[TenantName, ...], Field(min_length=1, max_length=1000)] | None = None
     """Mail of these tenants. Absent: of all."""
 
+    servers: Annotated[tuple[DomainPattern, ...], Field(min_length=1, max_length=1000)] | None = (
+        None
+    )
+    """Mail whose first next hop is one of these servers: `mx.example.org`, or `*.example.org` for
+    all below it. So a limit is of a provider, whatever the domains of its customers. Absent: any.
+    """
+
     def rule(self) -> LimitRule:
         """Return the value that workers use."""
         return LimitRule(
@@ -56,6 +70,7 @@ class RateLimitSettings(DeliverySection):
             self.burst,
             None if self.domains is None else frozenset(self.domains),
             None if self.tenants is None else frozenset(self.tenants),
+            None if self.servers is None else DomainPatterns.of(self.servers),
         )
 
 

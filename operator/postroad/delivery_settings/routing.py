@@ -17,6 +17,7 @@ from postroad.delivery_settings.patterns import DeliverySection, DomainName
 from postroad.domain.delivery.sites import RULE_NAME_PATTERN
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.api_names import BY_API_NAME
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.domain.values.networks import Networks
 from postroad.routing import tables
 from postroad.routing.answers import DNS_PORT, is_address
@@ -68,7 +69,7 @@ class RouteRule(DeliverySection):
         """Return which mail it is about, with no next hop."""
         return tables.Rule(
             self.name,
-            None if self.domains is None else tables.DomainPatterns.of(self.domains),
+            None if self.domains is None else DomainPatterns.of(self.domains),
             None if self.senders is None else tables.SenderPatterns.of(self.senders),
             None if self.tenants is None else frozenset(self.tenants),
         )

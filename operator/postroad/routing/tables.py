@@ -8,6 +8,7 @@ from functools import cached_property
 
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.smtp.next_hops import NextHop
+from postroad.domain.values.domain_patterns import DomainPatterns, parents_of
 from postroad.routing.securing import USUAL_SECURITY, MxSecurity
 from postroad.values import value
 
@@ -39,46 +40,11 @@ class SmartHost:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainPatterns:
-    """Domains, and parents of domains: `example.org` is that domain alone, `*.example.org` every
-    domain below it, `*` every domain. An address literal is written as in the address."""
-
-    names: frozenset[str] = frozenset()
-    parents: frozenset[str] = frozenset()
-    """The empty name is the parent of every domain."""
-
-    @classmethod
-    def of(cls, patterns: Iterable[str]) -> DomainPatterns:
-        """Read patterns in A-labels and lower case."""
-        listed = tuple(patterns)
-        return cls(
-            frozenset(each for each in listed if not each.startswith("*")),
-            frozenset(
-                each.removeprefix("*").removeprefix(".") for each in listed if each[0] == "*"
-            ),
-        )
-
-    def match(self, domain: str) -> str | None:
-        """Return the pattern that a domain matches, the longest one; None for none."""
-        if domain in self.names:
-            return domain
-        parent = next((each for each in _parents(domain) if each in self.parents), None)
-        return None if parent is None else f"*.{parent}".removesuffix(".")
-
-    def cover(self, others: DomainPatterns) -> bool:
-        """True if each domain that the others match is matched."""
-        return all(self.match(name) is not None for name in others.names) and all(
-            parent in self.parents or any(each in self.parents for each in _parents(parent))
-            for parent in others.parents
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class SenderPatterns:
     """Reverse-paths: single mailboxes, domains of mailboxes, and `<>`. Compared without case."""
 
     mailboxes: frozenset[str] = frozenset()
-    domains: DomainPatterns = DomainPatterns()
+    domains: DomainPatterns = DomainPatterns()  # noqa: RUF009 - it is frozen
 
     @classmethod
     def of(cls, patterns: Iterable[str]) -> SenderPatterns:
@@ -173,7 +139,7 @@ class RoutingTable:
     def _candidates(self, domain: str) -> set[int]:
         by_name, by_parent, anywhere = self._index
         found = {*anywhere, *by_name.get(domain, ())}
-        for parent in _parents(domain):
+        for parent in parents_of(domain):
             found.update(by_parent.get(parent, ()))
         return found
 
@@ -202,14 +168,3 @@ def _sample(rule: Rule) -> str:
     if domains.names:
         return next(iter(domains.names))
     return f"*.{next(iter(domains.parents))}".removesuffix(".")
-
-
-def _parents(domain: str) -> Iterable[str]:
-    """Yield the names above a domain, the nearest first, the root (empty) last."""
-    if domain.startswith("["):
-        yield ""
-        return
-    parent = domain
-    while parent:
-        parent = parent.partition(".")[2]
-        yield parent

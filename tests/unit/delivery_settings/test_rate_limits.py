@@ -8,7 +8,10 @@ import pytest
 
 from postroad.delivery_settings.files import read_delivery
 from postroad.domain.delivery.paces import LimitedBy, LimitedMail, LimitRule, limits_of
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.errors import InvalidSettings
+
+PROVIDER = DomainPatterns.of(["*.mx.example"])
 
 
 def read(tmp_path: Path, text: str) -> tuple[LimitRule, ...]:
@@ -23,12 +26,14 @@ limits:
   - {name: all, perMinute: 6000, burst: 100}
   - {name: bücher, perMinute: 60, per: Site, domains: [Bücher.example]}
   - {name: acme, perMinute: 10, per: Tenant, tenants: [acme, b]}
+  - {name: provider, perMinute: 5, servers: ["*.MX.example"]}
 """.replace("name: bücher", "name: books")
 
     assert read(tmp_path, text) == (
         LimitRule("all", LimitedBy.RULE, 6000, 100),
         LimitRule("books", LimitedBy.SITE, 60, 1, frozenset({"xn--bcher-kva.example"})),
         LimitRule("acme", LimitedBy.TENANT, 10, 1, None, frozenset({"acme", "b"})),
+        LimitRule("provider", LimitedBy.RULE, 5, 1, servers=PROVIDER),
     )
 
 
@@ -45,6 +50,8 @@ limits:
         ("{name: a, perMinute: 5, per: site}", "limits[0].per"),
         ("{name: a, perMinute: 5, domains: []}", "list one at least"),
         ("{name: a, perMinute: 5, domains: ['*.b']}", "limits[0].domains[0]"),
+        ("{name: a, perMinute: 5, servers: []}", "list one at least"),
+        ("{name: a, perMinute: 5, servers: ['mx*.b']}", "limits[0].servers[0]"),
         ("{name: a b, perMinute: 5}", "limits[0].name"),
         ("{name: a, perSecond: 5}", "there is no such field"),
         ("{name: a, perMinute: 5}, {name: a, perMinute: 6}", "two limits have the name a"),
@@ -64,11 +71,16 @@ def test_a_mail_is_under_each_limit_that_matches_it() -> None:
         LimitRule("tenant", LimitedBy.TENANT, 1, 1),
         LimitRule("acme", LimitedBy.RULE, 1, 1, None, frozenset({"acme"})),
         LimitRule("source", LimitedBy.SOURCE, 1, 1),
+        LimitRule("provider", LimitedBy.RULE, 1, 1, servers=PROVIDER),
     )
     mail = LimitedMail("mx", frozenset({"d.example", "e.example"}), "acme", "192.0.2.1")
-    other = LimitedMail("mx", frozenset({"e.example"}), None, "")
+    other = LimitedMail(
+        "mx", frozenset({"e.example"}), None, "", ("b.else.example", "a.mx.example")
+    )
 
     assert [name for name, _ in limits_of(mail, rules)] == [
         "all", "site mx", "tenant acme", "acme", "source 192.0.2.1",
     ]  # fmt: skip
-    assert [name for name, _ in limits_of(other, rules)] == ["all", "tenant", "source"]
+    assert [name for name, _ in limits_of(other, rules)] == [
+        "all", "tenant", "source", "provider",
+    ]  # fmt: skip

@@ -11,12 +11,12 @@ import pytest
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings
 from postroad.routing.routes import AddressFamily, OwnNames, RoutingPlan
 from postroad.routing.securing import MxSecurity
 from postroad.routing.tables import (
-    DomainPatterns,
     RoutingTable,
     Rule,
     SenderPatterns,

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from postroad.domain.smtp.next_hops import NextHop
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.domain.values.networks import Networks
 from postroad.routing.routes import OwnNames, RoutingPlan
-from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
+from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.worker.route_finder import RouteFinder
 from support.memory.clock import SeededRandomness
 from support.memory.connections import MemoryResolver

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.domain.values.networks import Networks
 from postroad.routing.answers import Answer, AnswerKind, MxRecord, Question, RecordType
 from postroad.routing.finding import find_route
 from postroad.routing.routes import NoRoute, OwnNames, Route, RoutingPlan
 from postroad.routing.securing import MxSecurity
 from postroad.routing.tables import (
-    DomainPatterns,
     RouteRequest,
     RoutingTable,
     Rule,

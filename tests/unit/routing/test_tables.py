@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.routing.tables import (
-    DomainPatterns,
     RouteRequest,
     RoutingTable,
     Rule,

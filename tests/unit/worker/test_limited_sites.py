@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.worker.jobs.admission import UNSHARED, AdmissionGate
 from postroad.worker.sites.rate_limiter import RateLimiter, held_of
 from support.memory.fault_injection import Fault
@@ -18,12 +19,14 @@ LIMIT = LimitRule("one", LimitedBy.SITE, 60, 1, frozenset({"one.example"}))
 
 
 @asynccontextmanager
-async def a_limited_worker(most_held: int, window: int = 800) -> AsyncIterator[Worker]:
+async def a_limited_worker(
+    most_held: int, window: int = 800, limit: LimitRule = LIMIT
+) -> AsyncIterator[Worker]:
     async with a_worker(window) as worker:
         worker.domain("one.example")
         worker.domain("two.example")
         clock = worker.process.clock
-        pacer = RateLimiter((LIMIT,), worker.queue.shared_state, clock, "w", most_held)
+        pacer = RateLimiter((limit,), worker.queue.shared_state, clock, "w", most_held)
         worker.driving._gate = AdmissionGate(clock, pacer=pacer)
         running = asyncio.create_task(pacer.run())
         try:
@@ -51,6 +54,23 @@ async def test_a_limited_site_gets_its_mails_evenly_and_others_at_once() -> None
         assert set(worker.delivered.values()) == {1}
         assert to(worker, "one.example") == 150
         assert (await worker.queue.size()).size == 0
+
+
+async def test_a_limit_of_a_provider_holds_for_all_domains_with_its_servers() -> None:
+    limit = LimitRule(
+        "provider", LimitedBy.RULE, 60, 1, servers=DomainPatterns.of(["*.provider.example"])
+    )
+    async with a_limited_worker(most_held=200, limit=limit) as worker:
+        customers = "three.example", "four.example"
+        for domain in customers:
+            worker.domain(domain, f"{domain.partition('.')[0]}.mx.provider.example")
+        for number in range(40):
+            await worker.enqueue(*(f"r{number}@{domain}" for domain in (*customers, "one.example")))
+        await worker.pass_time(6 * SECOND)
+        assert to(worker, "one.example") == 40
+        await worker.pass_time(MINUTE)
+
+        assert abs(sum(to(worker, domain) for domain in customers) - 60) <= 6
 
 
 async def test_what_a_worker_does_not_hold_comes_again_in_time_without_an_attempt() -> None:

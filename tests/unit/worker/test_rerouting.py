@@ -13,10 +13,11 @@ import pytest
 
 from postroad.domain.delivery.sites import Reroute, RerouteOf, RerouteTable
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.errors import InvalidInput
 from postroad.ports.delivery import Topic
 from postroad.routing.routes import NoRoute, Route, RoutingPlan
-from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
+from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.worker.route_finder import (
     DeliveryRoute,
     FoundRoutes,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.errors import InvalidSettings
 
 MINUTE = 60.0
@@ -91,12 +92,14 @@ class LimitedMail:
     domains: frozenset[str]
     tenant: str | None
     source: str
+    servers: tuple[str, ...] = ()
+    """Hosts that are tried first."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
     """`per_minute` mails, `burst` of them at once, of those that match: mail to one of `domains`
-    (None: to all), of one of `tenants` (None: of all)."""
+    (None: to all), of one of `tenants` (None: of all), by one of `servers` (None: by any)."""
 
     name: str
     by: LimitedBy
@@ -104,12 +107,15 @@ class LimitRule:
     burst: int
     domains: frozenset[str] | None = None
     tenants: frozenset[str] | None = None
+    servers: DomainPatterns | None = None
 
     def key(self, mail: LimitedMail) -> str | None:
         """Return the name of the limit that a mail is under; None: under none of this rule."""
         if self.domains is not None and self.domains.isdisjoint(mail.domains):
             return None
         if self.tenants is not None and mail.tenant not in self.tenants:
+            return None
+        if self.servers is not None and not any(map(self.servers.match, mail.servers)):
             return None
         of = {
             LimitedBy.RULE: "",

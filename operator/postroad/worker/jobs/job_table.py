@@ -75,10 +75,13 @@ class OpenJob:
 
     def limited(self) -> LimitedMail:
         """Return what decides about its limits by rate."""
-        hop = next(iter(self.route.hops.values())).next_hop
+        first = [self.route.hops[each].next_hop for each in self.route.site.tiers[0]]
+        hop = first[0]
         source = "" if hop.source is None else " ".join(hop.source.addresses)
         domains = frozenset(map(domain_of, self.recipients))
-        return LimitedMail(self.route.name, domains, self.ledger.item.mail.tenant, source)
+        tenant = self.ledger.item.mail.tenant
+        servers = tuple(each.host.rstrip(".").lower() for each in first)
+        return LimitedMail(self.route.name, domains, tenant, source, servers)
 
     def transmission(self) -> Transmission:
         """Return what a connection gets of it."""
