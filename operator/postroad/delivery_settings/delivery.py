@@ -26,6 +26,8 @@ from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.smtp.bounces import BounceClass, BounceRule
 from postroad.domain.values.api_names import BY_API_NAME
 from postroad.domain.values.domain_patterns import DomainPatterns
+from postroad.routing.routes import host_of
+from postroad.scheduling.ranking import ConnectionLimits, LimitsOf
 from postroad.signing.signatures import Canonical, SelectedKey, SigningRule
 
 
@@ -72,6 +74,24 @@ class RateLimitSettings(DeliverySection):
             None if self.tenants is None else frozenset(self.tenants),
             None if self.servers is None else DomainPatterns.of(self.servers),
         )
+
+
+class ConnectionSettings(DeliverySection):
+    """Limits of the connections of each worker to a server."""
+
+    servers: Annotated[tuple[DomainPattern, ...], Field(min_length=1, max_length=1000)]
+    """Servers, each of which has the limits for itself: `mx.example.org`, or `*.example.org` for
+    all below it."""
+
+    max_connections: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
+    """Connections to it at a time. Absent: 20, or with a relay as many as a worker has."""
+
+    max_mails: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
+    """Mails that go over one connection, which then ends. Absent: 1000."""
+
+    def limits(self) -> ConnectionLimits:
+        """Return the value that workers use."""
+        return ConnectionLimits(self.max_connections, self.max_mails)
 
 
 MAX_LIFETIME = timedelta(days=3650)
@@ -218,6 +238,9 @@ class DeliverySettings(DeliverySection):
     """Number of mails that go in a minute, by all workers of the queue together. A mail is under
     each limit that matches it."""
 
+    connections: Annotated[tuple[ConnectionSettings, ...], Field(max_length=100)] = ()
+    """Limits of connections to servers. The first entry that has a server decides."""
+
     suppression: SuppressionSettings | None = None
     """The suppression list: addresses on it are not mailed; their mail fails, and its sender gets a
     report. Absent: the list is not looked at."""
@@ -229,6 +252,17 @@ class DeliverySettings(DeliverySection):
     def suppression_rules(self) -> SuppressionRules | None:
         """Return what workers do with the suppression list; None: nothing."""
         return None if self.suppression is None else self.suppression.rules()
+
+    def connection_limits(self) -> LimitsOf:
+        """Return the limits of destinations, by the names that routes give them."""
+        rules = [(DomainPatterns.of(each.servers), each.limits()) for each in self.connections]
+
+        def limits_of(name: str) -> ConnectionLimits:
+            host = host_of(name).rstrip(".").lower()
+            found = (limits for servers, limits in rules if servers.match(host) is not None)
+            return next(found, ConnectionLimits())
+
+        return limits_of
 
     def limit_rules(self) -> tuple[LimitRule, ...]:
         return tuple(each.rule() for each in self.limits)

@@ -108,6 +108,11 @@ def written_hop(hop: NextHop) -> str:
     return "/".join(words)
 
 
+def host_of(written: str) -> str:
+    """Return the host of a next hop that `written_hop` wrote."""
+    return written.partition("/")[0].rpartition(":")[0].strip("[]")
+
+
 Pick = Callable[[int], int]
 """Chance: returns a number from 0 to one less than what it is given."""
 

@@ -79,6 +79,8 @@ class Destination:
         "idle",
         "is_backing_off",
         "last_connection",
+        "max_connections",
+        "max_jobs",
         "name",
         "needs_time",
         "slow",
@@ -88,6 +90,8 @@ class Destination:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.max_connections = self.max_jobs = 1
+        """Limits of its connections, and of the jobs of each; `Destinations` sets them."""
         self.connections = 0
         self.established = 0
         self.active: dict[tuple[Precedence, int, int], Ranking[ConnectionRecord]] = {}

@@ -16,7 +16,13 @@ from postroad.scheduling.destination_records import (
     length_changed,
 )
 from postroad.scheduling.events import Precedence
-from postroad.scheduling.ranking import Member, Ranking, SchedulerRules
+from postroad.scheduling.ranking import (
+    ConnectionLimits,
+    LimitsOf,
+    Member,
+    Ranking,
+    SchedulerRules,
+)
 from postroad.scheduling.trust import FAILING, NEW, PROVEN, BusyConnections, Trust
 from postroad.scheduling.waiting import OverdueConnections
 
@@ -36,6 +42,19 @@ class Destinations:
         self._busy = BusyConnections(rules)
         self._overdue = OverdueConnections(rules)
         self._order = count()
+        self._limits_of: LimitsOf = lambda _: ConnectionLimits()
+
+    def limit(self, limits_of: LimitsOf) -> None:
+        """Limit connections from now on. What is open beyond a limit stays until it is idle or too
+        old."""
+        self._limits_of = limits_of
+        for each in self._records.values():
+            self._set_limits(each)
+
+    def _set_limits(self, destination: Destination) -> None:
+        found = self._limits_of(destination.name)
+        destination.max_connections = found.connections or self._rules.per_destination
+        destination.max_jobs = found.jobs or self._rules.jobs_per_connection
 
     @property
     def free(self) -> int:
@@ -75,7 +94,7 @@ class Destinations:
         found = self._records.get(name)
         if found is None:
             return True
-        most = min(self._rules.per_destination, max(1, 2 * found.established))
+        most = min(found.max_connections, max(1, 2 * found.established))
         return not found.is_backing_off and found.connections < most
 
     def is_open(self, name: str) -> bool:
@@ -129,7 +148,7 @@ class Destinations:
             connection.precedence = precedence
         connection.jobs[job] = None
         connection.taken += 1
-        connection.is_retiring |= connection.taken >= self._rules.jobs_per_connection
+        connection.is_retiring |= connection.taken >= connection.destination.max_jobs
         length_changed(connection, before)
         if not before:
             self._leave_idle(connection)
@@ -303,6 +322,7 @@ class Destinations:
     def _known(self, name: str) -> Destination:
         if name not in self._records:
             self._records[name] = Destination(name)
+            self._set_limits(self._records[name])
         return self._records[name]
 
     def _begin(self, connection: ConnectionRecord, now: float) -> None:

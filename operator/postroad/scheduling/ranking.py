@@ -12,7 +12,7 @@ and 1/(1+s*k) of them stays free for the next mail. Workers are connections or r
 Source: SC-4 to SC-9, SC-25; AMB-14, AMB-15."""
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -40,6 +40,19 @@ class ShareLimits:
 def _usual_limits() -> Mapping[Precedence, ShareLimits]:
     usual = dict.fromkeys(Precedence, ShareLimits())
     return MappingProxyType(usual | {Precedence.VERIFICATION: ShareLimits(10, 0.1)})
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Limits of one destination: how many connections, and how many jobs one has in all. None: as
+    `SchedulerRules` has it."""
+
+    connections: int | None = None
+    jobs: int | None = None
+
+
+LimitsOf = Callable[[str], ConnectionLimits]
+"""Returns the limits of a destination, by its name."""
 
 
 @dataclass(frozen=True, slots=True)

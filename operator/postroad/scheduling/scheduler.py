@@ -46,7 +46,7 @@ from postroad.scheduling.events import (
 )
 from postroad.scheduling.lookups import Lookups
 from postroad.scheduling.queues import MailShare, SiteQueue
-from postroad.scheduling.ranking import SchedulerRules, may_grow
+from postroad.scheduling.ranking import LimitsOf, SchedulerRules, may_grow
 from postroad.scheduling.trust import Trust
 from postroad.scheduling.waiting import Waiting
 
@@ -74,6 +74,10 @@ class Scheduler:
         self._yielding_names: dict[str, None] = {}
         self._now = 0.0
         self._decisions: list[Decision] = []
+
+    def limit(self, limits_of: LimitsOf) -> None:
+        """Limit the connections of destinations from now on."""
+        self._destinations.limit(limits_of)
 
     def next_moment(self) -> float | None:
         """Return when a `Tick` is due if nothing else happens before."""

@@ -32,7 +32,7 @@ from postroad.scheduling.events import (
     Tick,
     Withdrawn,
 )
-from postroad.scheduling.ranking import SchedulerRules
+from postroad.scheduling.ranking import LimitsOf, SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
 from postroad.worker.jobs.admission import (
@@ -146,6 +146,10 @@ class SchedulerRunner:
             ledger.go_on()
         else:
             self._take(ledger, left)
+
+    def limit(self, limits_of: LimitsOf) -> None:
+        """Limit the connections of destinations from now on."""
+        self._scheduler.limit(limits_of)
 
     def route_again(self) -> None:
         """Find the routes of all that waits anew: they may be others now. What connections have,

@@ -1,4 +1,4 @@
-"""Limits by rate in a file of delivery."""
+"""Limits by rate and of connections in a file of delivery."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pytest
 
 from postroad.delivery_settings.files import read_delivery
 from postroad.domain.delivery.paces import LimitedBy, LimitedMail, LimitRule, limits_of
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.errors import InvalidSettings
+from postroad.routing.routes import written_hop
+from postroad.scheduling.ranking import ConnectionLimits
 
 PROVIDER = DomainPatterns.of(["*.mx.example"])
 
@@ -60,6 +63,42 @@ limits:
 def test_a_limit_that_makes_no_sense_is_refused(tmp_path: Path, limit: str, problem: str) -> None:
     with pytest.raises(InvalidSettings) as caught:
         read(tmp_path, f"limits: [{limit}]")
+
+    assert problem in str(caught.value)
+
+
+def test_the_first_entry_that_has_a_server_limits_its_connections(tmp_path: Path) -> None:
+    file = tmp_path / "delivery.yaml"
+    file.write_text("""
+connections:
+  - {servers: [a.mx.example], maxConnections: 2}
+  - {servers: ["*.MX.example"], maxConnections: 5, maxMails: 100}
+""")
+    limits_of = read_delivery(file).connection_limits()
+
+    found = [limits_of(written_hop(NextHop(host))) for host in ("a.mx.example", "B.mx.example.")]
+    assert found == [ConnectionLimits(2), ConnectionLimits(5, 100)]
+    for other in (NextHop("mx.example"), NextHop("2001:db8::1"), NextHop("/run/lmtp")):
+        assert limits_of(written_hop(other)) == ConnectionLimits()
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("{maxConnections: 5}", "connections[0].servers: this field is required"),
+        ("{servers: [], maxMails: 5}", "list one at least"),
+        ("{servers: [a.example], maxConnections: 0}", "connections[0].maxConnections"),
+        ("{servers: [a.example], maxMails: true}", "connections[0].maxMails"),
+        ("{servers: ['a*.example']}", "connections[0].servers[0]"),
+    ],
+)
+def test_limits_of_connections_that_make_no_sense_are_refused(
+    tmp_path: Path, entry: str, problem: str
+) -> None:
+    file = tmp_path / "delivery.yaml"
+    file.write_text(f"connections: [{entry}]")
+    with pytest.raises(InvalidSettings) as caught:
+        read_delivery(file)
 
     assert problem in str(caught.value)
 

@@ -12,7 +12,13 @@ import pytest
 from postroad.scheduling.choosing import NoneWorks, OpenTo, Take
 from postroad.scheduling.events import Established, Pipelined, Precedence, Site
 from postroad.scheduling.queues import MailShare
-from postroad.scheduling.ranking import Order, SchedulerRules, ShareLimits, may_grow
+from postroad.scheduling.ranking import (
+    ConnectionLimits,
+    Order,
+    SchedulerRules,
+    ShareLimits,
+    may_grow,
+)
 from support.simulated_delivery import Simulation
 
 HOSTS = [f"h{number}" for number in range(16)]
@@ -39,10 +45,12 @@ def drawn(seed: int, order: Order) -> Simulation:
         prompt=2, overdue_after=0.4, overdue_share=chance.choice([0, 0.5, 1]),
     )  # fmt: skip
     broken = set(chance.sample(HOSTS, 2))
+    own = {host: ConnectionLimits(chance.choice([1, 12]), 4) for host in chance.sample(HOSTS, 2)}
     simulation = Simulation(
         rules, seed=seed, refusal=2,
         connect=lambda host: None if host in broken and simulation.now < 60 else 0.5,
     )  # fmt: skip
+    simulation.scheduler.limit(lambda host: own.get(host, ConnectionLimits()))
     sites = [drawn_site(chance) for _ in range(6)]
     for _ in range(JOBS):
         mail = None if chance.random() < 0.1 else f"m{min(chance.randrange(60), 30)}"
@@ -65,10 +73,9 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
             simulation.at(simulation.now + 1, Pipelined(event.connection, IN_SERIES))
         lines = simulation.lines.values()
         assert len(lines) <= rules.connections + rules.overdue_places
-        assert (
-            max(Counter(each.destination for each in lines).values(), default=0)
-            <= rules.per_destination
-        )
+        for host, count in Counter(each.destination for each in lines).items():
+            own = simulation.scheduler._destinations._limits_of(host)
+            assert count <= (own.connections or rules.per_destination)
         if rules.longest_queue is not None:
             longest = max(IN_SERIES, rules.longest_queue)
             assert max((len(each.jobs) for each in lines), default=0) <= longest

@@ -8,7 +8,7 @@ from postroad.errors import InvalidInput, InvalidSettings
 from postroad.scheduling.destination_records import ConnectionRecord, Standing
 from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.events import Precedence, Site
-from postroad.scheduling.ranking import SchedulerRules
+from postroad.scheduling.ranking import ConnectionLimits, SchedulerRules
 from postroad.scheduling.trust import Trust
 
 RULES = SchedulerRules(idle=60, age=300, remember_closed=1000, remember_broken=500)
@@ -155,6 +155,24 @@ def test_one_connection_until_it_is_answered_then_as_many_again() -> None:
     table.establish(second, 0)
     opened(table, job=3)
     assert not table.has_room("a"), "the most that a destination gets"
+
+
+def test_destination_with_limits_of_its_own_has_these_and_others_the_usual_ones() -> None:
+    table = Destinations(SchedulerRules(per_destination=3))
+    table.limit(lambda name: ConnectionLimits(1, 2) if name == "a" else ConnectionLimits())
+    first = opened(table)
+    table.establish(first, 0)
+    other = table.open("b", 0)
+    table.assign(other, 2, Precedence.BULK, 0)
+    table.establish(other, 0)
+    assert (table.has_room("a"), table.has_room("b")) == (False, True)
+    table.assign(first, 3, Precedence.BULK, 0)
+    assert first.is_retiring
+
+    table.limit(lambda name: ConnectionLimits(5))
+    assert table.has_room("a")
+    table.limit(lambda name: ConnectionLimits(1))
+    assert not table.has_room("b")
 
 
 def test_an_active_connection_that_is_too_old_gets_no_more_jobs() -> None:

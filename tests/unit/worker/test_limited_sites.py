@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
 from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.worker.jobs.admission import UNSHARED, AdmissionGate
@@ -71,6 +72,22 @@ async def test_a_limit_of_a_provider_holds_for_all_domains_with_its_servers() ->
         await worker.pass_time(MINUTE)
 
         assert abs(sum(to(worker, domain) for domain in customers) - 60) <= 6
+
+
+async def test_connections_to_a_server_with_limits_end_after_so_many_mails() -> None:
+    entry = {"servers": ["*.one.example"], "maxConnections": 1, "maxMails": 5}
+    limits = DeliverySettings.model_validate({"connections": [entry]}).connection_limits()
+    async with a_worker(window=800) as worker:
+        worker.driving.limit(limits)
+        worker.domain("one.example")
+        worker.domain("two.example")
+        for number in range(20):
+            await worker.enqueue(f"r{number}@one.example")
+            await worker.enqueue(f"r{number}@two.example")
+        await worker.pass_time(6 * SECOND)
+
+        assert (to(worker, "one.example"), to(worker, "two.example")) == (20, 20)
+        assert worker.hops.opened.count("mx.one.example") == 20 / 5
 
 
 async def test_what_a_worker_does_not_hold_comes_again_in_time_without_an_attempt() -> None:

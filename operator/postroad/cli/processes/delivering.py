@@ -204,6 +204,8 @@ async def deliver(
         gate=AdmissionGate(MachineClock(), control, pacer),
         suppressing=suppressing,
     )
+    if delivery is not None:
+        driving.limit(delivery.current.settings.connection_limits())
     consumer = Consumer(this.queue, driving, window=window)
     acks = FlushAcks(
         shared_state, name, relay=lambda: routes.site if isinstance(routes, RelayRoutes) else None
@@ -259,6 +261,8 @@ def _use(
     is_other = _replace(routes, found)  # first, as it may raise
     if pacer is not None:
         is_other |= pacer.replace(changed.limit_rules())
+    driving.limit(changed.connection_limits())
+    is_other |= bool(changed.connections)  # what waits may go at once now
     use_rules(changed.bounce_rules)
     if suppressing is not None:
         suppressing.rules = changed.suppression_rules()
