@@ -143,7 +143,8 @@ def test_a_job_runs_once_at_a_time_and_again_where_a_server_was_away() -> None:
     assert spec["concurrencyPolicy"] == "Forbid"
     job = spec["jobTemplate"]["spec"]
     assert job["backoffLimit"] == 2
-    (rule,) = job["podFailurePolicy"]["rules"]
+    disrupted, rule = job["podFailurePolicy"]["rules"]
+    assert disrupted["action"] == "Ignore"
     assert (rule["action"], 75 in rule["onExitCodes"]["values"]) == ("FailJob", False)
     (owner,) = cron_job["metadata"]["ownerReferences"]
     assert owner["uid"] == "u1"

@@ -19,6 +19,7 @@ from postroad.controller.kubernetes.api import (
     POD,
 )
 from postroad.controller.mailqueue.plan import WorkloadsPlan
+from postroad.controller.pods.jobs import JOB_OF_POD
 from postroad.controller.pods.pipeline_children import PIPELINE, job_name
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.conditions import Finding, advice, good, shortened
@@ -29,7 +30,6 @@ from postroad.ports.kubernetes import Kubernetes, Object
 JOB_FAILED = "JobFailed"
 MAX_NUMBER = 10**12
 MAX_RESULT = 300
-_JOB_OF_POD = "batch.kubernetes.io/job-name"
 _ERROR = "postroad: "
 """Prefix that the line of an error begins with."""
 
@@ -131,7 +131,7 @@ def outcome_of(run: Mapping[str, Any]) -> str | None:
 def _last_words(run: Mapping[str, Any], pods: Sequence[Object]) -> str | None:
     """Return what the container of the newest pod of a run left."""
     name = run["metadata"]["name"]
-    own = [each for each in pods if each["metadata"]["labels"].get(_JOB_OF_POD) == name]
+    own = [each for each in pods if each["metadata"]["labels"].get(JOB_OF_POD) == name]
     own.sort(key=lambda each: str(each["metadata"].get("creationTimestamp")))
     for pod in own[-1:]:
         for container in (pod.get("status") or {}).get("containerStatuses") or []:

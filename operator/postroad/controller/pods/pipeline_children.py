@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, Self
 
 from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_of, with_hash
+from postroad.controller.pods.jobs import SUMMARY, cron_job_spec, job_spec
 from postroad.controller.pods.manifests import Child, labels, own_account, owned_child
 from postroad.controller.pods.pods import CONTAINER_SECURITY, POD_SECURITY, placed, server_files
 from postroad.controller.spec.parts import check_schedule
-from postroad.controller.spec.pipeline import ADDRESS_KEY, OF_THE_SERVERS, JobSpec, Pipeline
+from postroad.controller.spec.pipeline import ADDRESS_KEY, OF_THE_SERVERS, Pipeline
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.spec.tls import FOLDER, READ_BY_ALL, ServerFiles
 from postroad.errors import InvalidInput
@@ -23,15 +24,6 @@ PIPELINE, EXECUTOR = "pipeline", "executor"
 """Components: the pods of jobs, and the pods that share their work."""
 
 RETRIES = 2
-MAX_RUN_SECONDS = 24 * 3600
-"""A run that hangs would keep all later ones away."""
-
-STARTING_DEADLINE_SECONDS = 900
-"""Without one, a CronJob that missed a hundred runs starts none any more."""
-
-MENDED_FIRST = (1, 2)
-"""Exit codes of a run that fails again until an administrator acts."""
-
 MAX_NAME = 52
 """Characters of a CronJob's name."""
 
@@ -45,7 +37,6 @@ RESOURCES = {
 TEMPLATE_FILE, EXECUTORS_FILE = "pod.json", "executors.json"
 """Spark reads YAML, of which JSON is a part."""
 
-SUMMARY = "/dev/termination-log"
 _ADDRESSES, _CONFIGURATION = f"{FOLDER}/addresses", f"{FOLDER}/pipeline"
 
 
@@ -90,7 +81,8 @@ def pipeline_children(queue: Queue, context: PodContext) -> list[Child]:
         of_job = {api.PIPELINE_JOB: job}
         command = JobCommand.of_job(spec, job)
         template = _template(queue, context, spec, command, files, {**tags, **of_job})
-        body = _cron_job(when, template, {**tags, **of_job})
+        run = job_spec(template, [PIPELINE], retries=RETRIES)
+        body = {"spec": cron_job_spec(when.schedule, run, {**tags, **of_job})}
         parts.append((api.CRON_JOB, job_name(queue, job), body, of_job))
     children = [
         owned_child(queue, kind, name, PIPELINE, body, of_job) for kind, name, body, of_job in parts
@@ -127,38 +119,6 @@ def job_name(queue: Queue, job: str) -> str:
         return name
     end = f"-{hash_of(queue.name.name)[:8]}-{job}"
     return queue.name.name[: MAX_NAME - len(end)].rstrip("-.") + end
-
-
-def _cron_job(
-    when: JobSpec, template: Mapping[str, Any], tags: Mapping[str, str]
-) -> dict[str, Any]:
-    run = {
-        "backoffLimit": RETRIES,
-        "activeDeadlineSeconds": MAX_RUN_SECONDS,
-        "podFailurePolicy": {
-            "rules": [
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {
-                        "containerName": PIPELINE,
-                        "operator": "In",
-                        "values": list(MENDED_FIRST),
-                    },
-                }
-            ]
-        },
-        "template": template,
-    }
-    body = {
-        "schedule": when.schedule,
-        "timeZone": "Etc/UTC",
-        "concurrencyPolicy": "Forbid",
-        "startingDeadlineSeconds": STARTING_DEADLINE_SECONDS,
-        "successfulJobsHistoryLimit": 1,
-        "failedJobsHistoryLimit": 1,
-        "jobTemplate": {"metadata": {"labels": tags}, "spec": run},
-    }
-    return {"spec": body}
 
 
 def _template(

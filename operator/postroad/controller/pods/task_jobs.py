@@ -12,6 +12,7 @@ from typing import Any
 from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_of, with_hash
 from postroad.controller.pods.command_pods import command_container, command_pod
+from postroad.controller.pods.jobs import JOB_OF_POD, SUMMARY, cron_job_spec, job_spec
 from postroad.controller.pods.manifests import INTAKE, WORKER, Child, labels
 from postroad.controller.pods.pipeline_children import PIPELINE as PIPELINE_POD
 from postroad.controller.pods.pipeline_children import JobCommand, run_template
@@ -28,15 +29,6 @@ TASK, COUNT = "task", "count"
 """Component and containers: the pod and what carries the operation out; what counts before."""
 
 RETRIES = 6
-MAX_RUN_SECONDS = 24 * 3600
-STARTING_DEADLINE_SECONDS = 900
-MENDED_FIRST = (1, 2)
-"""Exit codes of a run that fails again until an administrator acts."""
-
-JOB_OF_POD = "batch.kubernetes.io/job-name"
-"""Label of a pod, with the name of its Job."""
-
-SUMMARY = "/dev/termination-log"
 
 
 def job_name(task: Task) -> str:
@@ -48,34 +40,12 @@ def job_of(task: Task, queue: Queue, context: PodContext) -> Child:
     """Return the Job of a task, or its CronJob. Raises: InvalidInput, which names the field."""
     tags = {api.MANAGED_BY: "postroad", api.TASK: task.key.name}
     template = _template(task, queue, context)
-    run: dict[str, Any] = {
-        "backoffLimit": RETRIES,
-        "activeDeadlineSeconds": MAX_RUN_SECONDS,
-        "podFailurePolicy": {
-            "rules": [
-                {
-                    "action": "Ignore",
-                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-                },
-                *_failures(template["spec"]),
-            ]
-        },
-        "template": template,
-    }
+    run = job_spec(template, _own(template["spec"]), retries=RETRIES)
     kind, schedule = api.JOB, task.spec.schedule
     if schedule is not None:
         check_schedule(schedule, "spec.schedule")
         kind = api.CRON_JOB
-        run = {
-            "schedule": schedule,
-            "timeZone": "Etc/UTC",
-            "concurrencyPolicy": "Forbid",
-            "suspend": False,
-            "startingDeadlineSeconds": STARTING_DEADLINE_SECONDS,
-            "successfulJobsHistoryLimit": 1,
-            "failedJobsHistoryLimit": 1,
-            "jobTemplate": {"metadata": {"labels": tags}, "spec": run},
-        }
+        run = {**cron_job_spec(schedule, run, tags), "suspend": False}
     owner = {
         "apiVersion": api.API_VERSION,
         "kind": api.MAIL_QUEUE_TASK.name,
@@ -94,16 +64,10 @@ def job_of(task: Task, queue: Queue, context: PodContext) -> Child:
     return kind, with_hash({**head, "metadata": metadata, "spec": run})
 
 
-def _failures(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rules by which exit codes end a Job: of the own containers, for a sidecar that a
-    mesh adds has codes of its own."""
+def _own(pod: Mapping[str, Any]) -> list[str]:
+    """Return the names of the own containers."""
     names = [each["name"] for each in (*pod.get("initContainers", ()), *pod["containers"])]
-    codes = {"operator": "In", "values": list(MENDED_FIRST)}
-    return [
-        {"action": "FailJob", "onExitCodes": {"containerName": name, **codes}}
-        for name in names
-        if name in (COUNT, TASK, PIPELINE_POD)
-    ]
+    return [each for each in names if each in (COUNT, TASK, PIPELINE_POD)]
 
 
 def _template(task: Task, queue: Queue, context: PodContext) -> dict[str, Any]:

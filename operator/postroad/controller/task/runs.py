@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroad.controller.mailqueue.pipeline_runs import MAX_NUMBER, error_of, outcome_of
+from postroad.controller.pods.jobs import JOB_OF_POD
 from postroad.controller.pods.pipeline_children import PIPELINE as PIPELINE_POD
-from postroad.controller.pods.task_jobs import COUNT, JOB_OF_POD, TASK
+from postroad.controller.pods.task_jobs import COUNT, TASK
 from postroad.controller.status.conditions import shortened
 from postroad.ports.kubernetes import Object
 
