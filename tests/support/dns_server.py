@@ -280,8 +280,10 @@ class _Datagrams(asyncio.DatagramProtocol):
 
 
 @asynccontextmanager
-async def running(server: DnsServer) -> AsyncIterator[DnsServer]:
-    """Serve on a free port of 127.0.0.1, the same for both transports."""
+async def running(
+    server: DnsServer, host: str = "127.0.0.1", port: int = 0
+) -> AsyncIterator[DnsServer]:
+    """Serve on a free port, or on this one, the same for both transports."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -294,10 +296,10 @@ async def running(server: DnsServer) -> AsyncIterator[DnsServer]:
         finally:
             writer.close()
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    listener = await asyncio.start_server(serve, host, port)
     server.port = listener.sockets[0].getsockname()[1]
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    bound.bind(("127.0.0.1", server.port))
+    bound.bind((host, server.port))
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: _Datagrams(server), sock=bound
     )

@@ -45,7 +45,7 @@ class ScriptedMilter:
                 octets = await reader.readexactly(length)
                 command, data = octets[:1], octets[1:]
                 self.seen.append((command, data))
-                if command in (b"D", b"A", b"K") or command in self.has_no_reply:
+                if command == b"D" or command in self.has_no_reply:
                     continue
                 if command == b"Q":
                     return

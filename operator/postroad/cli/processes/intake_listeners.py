@@ -176,7 +176,6 @@ class FileListeners:
     def contexts(self) -> dict[str, IntakeContext]:
         """Return by the names of listeners what their sessions share that begin now."""
         document = self._document
-        self._filters.use(document.filters)
         permissions = Permissions(
             document.settings.rules, self._rates, asyncio.get_running_loop().time
         )
@@ -210,7 +209,7 @@ class FileListeners:
             authenticator=self._authenticator if logs_in else None,
             permissions=permissions if logs_in else None,
             proxies=listener.proxies,
-            filters=self._filters.chain(listener.name),
+            filters=self._filters.chain(document.filters, listener.name),
         )
 
 

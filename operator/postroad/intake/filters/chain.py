@@ -41,12 +41,14 @@ def most_octets(content: bytes) -> int:
     return 2 * len(content) + 2 * SMALL
 
 
+Decide = Callable[[FilteredMail], Awaitable[FilterDecision]]
+"""It may raise whatever it likes, or hang."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter. `decide` raises whatever it likes, or hangs."""
-
     name: str
-    decide: Callable[[FilteredMail], Awaitable[FilterDecision]]
+    decide: Decide
     on_error: OnError
     timeout: timedelta
 

@@ -30,6 +30,3 @@ class FunctionFilter:
         if not isinstance(found, FilterDecision | None):
             raise FilterFailed(f"it returns {type(found).__name__}, not FilterDecision or None")
         return found or FilterDecision()
-
-    def close(self) -> None:
-        """Nothing is kept."""

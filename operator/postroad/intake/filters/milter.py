@@ -1,7 +1,6 @@
 """A milter as a filter: an MTA's side of the protocol. Source: ADR 0088.
 
-All steps of one mail follow each other once it has arrived whole. A connection serves several
-mails, one after the other, where the milter has protocol 6 (SMFIC_QUIT_NC)."""
+All steps of a mail follow each other once it has arrived whole, over a connection of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from postroad.intake.filters.milter_packets import (
     MAX_DATA,
     OFFER,
     SKIP,
-    VERSION,
     Changes,
     Negotiated,
     end_of,
@@ -28,9 +26,6 @@ from postroad.intake.filters.milter_packets import (
     packet,
     steps_of,
 )
-
-MAX_IDLE = 8
-"""Connections that wait for a mail."""
 
 SKIPPED = FilterDecision()
 """The milter wants no more of a body."""
@@ -40,85 +35,40 @@ class MilterFilter:
     """A milter at an address of the settings."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
-        self._idle: list[_Connection] = []
-        self._keeps = True
+        self._kind, _, self._place = address.partition(":")
 
     async def decide(self, mail: FilteredMail) -> FilterDecision:
         """Return its decision. Raises: FilterFailed, OSError."""
-        while True:  # one that was kept may be closed by now
-            kept = self._idle.pop() if self._idle else None
-            connection = kept or await _Connection.open(self._address)
-            try:
-                decision = await connection.ask(mail)
-            except (OSError, asyncio.IncompleteReadError) as error:
-                connection.close()
-                if kept is None:
-                    raise FilterFailed("it breaks off") from error
-            except BaseException:
-                connection.close()
-                raise
-            else:
-                self._leave(connection)
-                return decision
-
-    def _leave(self, connection: _Connection) -> None:
-        if self._keeps and connection.may_be_kept and len(self._idle) < MAX_IDLE:
-            connection.send(packet(b"K"))
-            self._idle.append(connection)
+        if self._kind == "unix":
+            reader, writer = await asyncio.open_unix_connection(self._place)
         else:
-            connection.send(packet(b"A") + packet(b"Q"))
-            connection.close()
+            reader, writer = await asyncio.open_connection(*parse_host_port(self._place, 0))
+        try:
+            decision = await _Dialogue(reader, writer, most_octets(mail.content)).run(mail)
+            writer.write(packet(b"Q"))
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise FilterFailed("it breaks off") from error
+        finally:
+            if writer.transport.get_write_buffer_size():
+                writer.transport.abort()  # what it does not read would stay in memory
+            writer.close()
+        return decision
 
-    def close(self) -> None:
-        """Keep no connection."""
-        self._keeps = False
-        for each in self._idle:
-            each.close()
-        self._idle.clear()
 
-
-class _Connection:
-    """One connection, negotiated."""
+class _Dialogue:
+    """One mail. `most`: octets that the milter may send in all."""
 
     _negotiated: Negotiated
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._left = MAX_DATA
-        """Octets that the milter may send for this mail."""
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int
+    ) -> None:
+        self._reader, self._writer, self._left = reader, writer, most
 
-        self.may_be_kept = False
-        """True once a mail ended as the protocol has it: only then libmilter begins anew."""
-
-    @classmethod
-    async def open(cls, address: str) -> _Connection:
-        kind, _, place = address.partition(":")
-        if kind == "unix":
-            streams = await asyncio.open_unix_connection(place)
-        else:
-            streams = await asyncio.open_connection(*parse_host_port(place, 0))
-        self = cls(*streams)
-        try:
-            self.send(OFFER)
-            self._negotiated = Negotiated(*await self._read())
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def send(self, octets: bytes) -> None:
-        self._writer.write(octets)
-
-    def close(self) -> None:
-        """Close it at once. What a milter does not read is lost, else it would stay in memory."""
-        if self._writer.transport.get_write_buffer_size():
-            self._writer.transport.abort()
-        self._writer.close()
-
-    async def ask(self, mail: FilteredMail) -> FilterDecision:
+    async def run(self, mail: FilteredMail) -> FilterDecision:
         """Carry a mail through all steps. Raises: FilterFailed, OSError, IncompleteReadError."""
-        self._left, self.may_be_kept = most_octets(mail.content), False
+        self._writer.write(OFFER)
+        self._negotiated = Negotiated(*await self._read())
         fields, body = fields_and_body(mail.content)
         for command, octets in steps_of(mail, fields, self._negotiated):
             decision = await self._step(command, octets)
@@ -131,14 +81,12 @@ class _Connection:
                     break
                 if decision is not None:
                     return decision
-        self.send(end_of(mail))
-        decision = await self._end()
-        self.may_be_kept = self._negotiated.version >= VERSION
-        return decision
+        self._writer.write(end_of(mail))
+        return await self._end()
 
     async def _step(self, command: bytes, octets: bytes) -> FilterDecision | None:
         """Return a decision that ends the mail; None: it goes on."""
-        self.send(octets)
+        self._writer.write(octets)
         await self._writer.drain()
         if not self._negotiated.has_reply(command):
             return None

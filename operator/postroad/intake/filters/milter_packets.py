@@ -24,9 +24,9 @@ VERSION = 6
 ACTIONS = 0x7F
 """Actions that are offered, all but recipients with parameters of ESMTP and lists of macros."""
 
-STEPS = 0x1FFFFF & ~0x800 & ~0x100 & ~0x20000
-"""Steps and replies that a milter may leave out. Not offered: recipients that were refused, as it
-gets none, and commands that are unknown, as it hears of none."""
+STEPS = 0x1FFFFF & ~0x800
+"""Steps and replies that a milter may leave out, all but recipients that were refused, as it gets
+none. Commands that are unknown are among them, as rspamd wants them: it hears of none either."""
 
 SKIP, LEADING_SPACE = 0x400, 0x100000
 _NO_STEP = {b"C": 0x1, b"H": 0x2, b"M": 0x4, b"R": 0x8, b"T": 0x200, b"L": 0x20, b"N": 0x40}

@@ -5,27 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from postroad.bootstrap.targets import imported
 from postroad.contents import MemoryBudget
 from postroad.errors import InvalidSettings
-from postroad.intake.filters.chain import ROOM, Filter, FilterChain
-from postroad.intake.filters.decisions import FilterDecision, FilteredMail
+from postroad.intake.filters.chain import ROOM, Decide, Filter, FilterChain
+from postroad.intake.filters.decisions import FilteredMail
 from postroad.intake.filters.functions import THREADS, FunctionFilter
 from postroad.intake.filters.milter import MilterFilter
 from postroad.intake_settings.filters import FilterSection
 from postroad.threaded_calls import ThreadedCalls
-
-
-class Deciding(Protocol):
-    """A filter, by its kind."""
-
-    async def decide(self, mail: FilteredMail) -> FilterDecision:
-        """Return what becomes of a mail. Raises whatever it likes."""
-
-    def close(self) -> None:
-        """Keep nothing open for later mails, of which some may come all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,33 +36,23 @@ class FilterDocument:
 
 
 class OpenFilters:
-    """The filters of a process. Those that a changed file has as before stay as they are, with
-    their connections."""
+    """The filters of a process, of which those of a file that has changed share what there is."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self._room, self._threads = MemoryBudget(ROOM), ThreadedCalls(THREADS)
-        self._open: dict[FilterDocument, Deciding] = {}
 
-    def use(self, documents: Sequence[FilterDocument]) -> None:
-        """Have these filters, and no others."""
-        before = self._open
-        self._open = {each: before.get(each) or self._opened(each) for each in documents}
-        for document, gone in before.items():
-            if document not in self._open:
-                gone.close()
-
-    def chain(self, listener: str) -> FilterChain | None:
+    def chain(self, documents: Sequence[FilterDocument], listener: str) -> FilterChain | None:
         """Return the filters of a listener; None: it has none."""
         filters = [
-            Filter(its.name, deciding.decide, its.on_error, its.timeout)
-            for its, deciding in ((each.section, self._open[each]) for each in self._open)
+            Filter(its.name, self._decide(each), its.on_error, its.timeout)
+            for each, its in ((each, each.section) for each in documents)
             if its.listeners is None or listener in its.listeners
         ]
         return FilterChain(self._queue, filters, self._room) if filters else None
 
-    def _opened(self, document: FilterDocument) -> Deciding:
+    def _decide(self, document: FilterDocument) -> Decide:
         if document.section.milter is not None:
-            return MilterFilter(document.section.milter)
+            return MilterFilter(document.section.milter).decide
         assert document.call is not None
-        return FunctionFilter(document.call, self._threads)
+        return FunctionFilter(document.call, self._threads).decide

@@ -39,10 +39,7 @@ MAIL = FilteredMail(
 async def decided(milter: ScriptedMilter, mail: FilteredMail = MAIL) -> FilterDecision:
     async with running(milter):
         filter_ = MilterFilter(milter.address)
-        try:
-            return await filter_.decide(mail)
-        finally:
-            filter_.close()
+        return await filter_.decide(mail)
 
 
 @pytest.mark.parametrize("is_unix", [False, True])
@@ -51,9 +48,8 @@ async def test_a_milter_gets_the_whole_mail_step_by_step(tmp_path: Path, is_unix
     async with running(milter, tmp_path if is_unix else None):
         filter_ = MilterFilter(milter.address)
         assert await filter_.decide(MAIL) == FilterDecision()
-        filter_.close()
 
-    assert milter.commands().removesuffix(b"K") == b"OCHMRRTLLNBBE"
+    assert milter.commands().removesuffix(b"Q") == b"OCHMRRTLLNBBE"
     assert milter.seen[0][1] == struct.pack(">III", 6, ACTIONS, STEPS)
     seen = dict(milter.seen)
     assert seen[b"C"] == b"[192.0.2.1]\x004\0\x00192.0.2.1\0"
@@ -73,7 +69,7 @@ async def test_a_null_sender_and_an_unknown_client_have_their_forms() -> None:
     milter = ScriptedMilter()
     await decided(milter, replace(MAIL, sender=None, client=Origin(), content=b"", user=None))
 
-    assert milter.commands().removesuffix(b"K") == b"OCHMRRTNE"
+    assert milter.commands().removesuffix(b"Q") == b"OCHMRRTNE"
     seen = dict(milter.seen)
     assert (seen[b"C"], seen[b"H"], seen[b"M"]) == (b"unknown\0U", b"\0", b"<>\0")
 
@@ -98,7 +94,7 @@ async def test_a_milter_leaves_out_steps(steps: int, commands: bytes) -> None:
     milter = ScriptedMilter(options(steps=steps))
     await decided(milter)
 
-    assert milter.commands().removesuffix(b"K") == commands
+    assert milter.commands().removesuffix(b"Q") == commands
 
 
 async def test_a_milter_leaves_out_replies_and_keeps_leading_space() -> None:
@@ -113,14 +109,14 @@ async def test_a_milter_skips_the_rest_of_a_body() -> None:
     milter = ScriptedMilter(options(steps=0x400), {b"B": packet(b"s")})
 
     assert await decided(milter) == FilterDecision()
-    assert milter.commands().removesuffix(b"K") == b"OCHMRRTLLNBE"
+    assert milter.commands().removesuffix(b"Q") == b"OCHMRRTLLNBE"
 
 
 async def test_a_milter_of_an_old_version_hears_no_data() -> None:
     milter = ScriptedMilter(options(version=2))
     await decided(milter)
 
-    assert milter.commands() == b"OCHMRRLLNBBEAQ"[: len(milter.commands())]
+    assert milter.commands() == b"OCHMRRLLNBBEQ"[: len(milter.commands())]
     assert b"T" not in milter.commands()
 
 
@@ -143,7 +139,7 @@ async def test_a_milter_ends_a_mail_at_any_step(
     milter = ScriptedMilter(replies={command: packet(b"p") * 3 + packet(reply[:1], reply[1:])})
 
     assert await decided(milter) == decision
-    assert milter.commands().rstrip(b"KAQ").endswith(command)
+    assert milter.commands().rstrip(b"Q").endswith(command)
 
 
 def number(index: int) -> bytes:
@@ -261,7 +257,6 @@ async def test_a_milter_that_attacks_costs_bounded_memory_and_ends_as_on_error_h
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-            deciding.close()
 
     assert found == Filtered(MAIL, None if on_error == "Accept" else NOT_CHECKED)
     assert peak < 8 * len(CONTENT) + 2**20, f"{peak} octets"
@@ -274,45 +269,6 @@ async def test_a_milter_that_cannot_be_reached_fails() -> None:
 
     with pytest.raises(OSError):
         await MilterFilter(milter.address).decide(MAIL)
-
-
-async def test_mails_one_after_another_share_a_connection() -> None:
-    milter = ScriptedMilter()
-    async with running(milter):
-        filter_ = MilterFilter(milter.address)
-        for _ in range(3):
-            assert await filter_.decide(MAIL) == FilterDecision()
-        assert milter.connections == 1
-        assert milter.commands().count(b"K") in (2, 3)
-        filter_.close()
-        await filter_.decide(MAIL)
-        await filter_.decide(MAIL)
-        assert milter.connections == 3, "a filter that was removed keeps none"
-
-
-async def test_a_mail_that_ended_early_leaves_no_connection() -> None:
-    milter = ScriptedMilter(replies={b"M": packet(b"r")})
-    async with running(milter):
-        filter_ = MilterFilter(milter.address)
-        await filter_.decide(MAIL)
-        await filter_.decide(MAIL)
-
-    assert milter.connections == 2
-
-
-async def test_a_kept_connection_that_the_milter_closed_is_opened_again() -> None:
-    milter = ScriptedMilter()
-    async with running(milter):
-        filter_ = MilterFilter(milter.address)
-        await filter_.decide(MAIL)
-        milter.replies[b"C"] = b""
-        with pytest.raises(FilterFailed, match="breaks off"):
-            await filter_.decide(MAIL)
-        del milter.replies[b"C"]
-        milter.replies[b"H"] = packet(b"r")
-        assert await filter_.decide(MAIL) == FilterDecision("reject")
-
-    assert milter.connections == 3
 
 
 async def test_a_mail_that_is_given_up_leaves_no_connection() -> None:
