@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from support.http_clients import ask
 from support.intake_files import ALICE, HTTP, RunningIntake, an_intake_by_file
 from support.scripted_milter import CONTINUE, ScriptedMilter, packet
 from support.scripted_milter import running as running_milter
+from support.webhook_server import SECRET, WebhookServer
 
 FUNCTION: dict[str, Any] = {"name": "mine", "function": "support.filter_functions:decide"}
 RELAY: dict[str, Any] = {"listeners": [{"name": "relay", "role": "relay"}], "filters": [FUNCTION]}
@@ -142,6 +144,37 @@ async def test_a_milter_and_a_function_filter_in_order(tmp_path: Path) -> None:
     assert [b"X-Milter: yes" in each.content for each in SEEN] == [True]
     assert b"".join(milter.of(b"B"))[: len(body)] == body
     assert milter.commands().count(b"R") == 3
+
+
+async def test_a_hook_filters_and_its_secret_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    other = "whsec_" + base64.b64encode(b"o" * 32).decode()
+    async with WebhookServer() as server:
+        server.body = b'{"headers": [{"action": "add", "name": "X", "value": "y"}]}'
+        filters = [{"name": "hook", "http": server.url, "secret": "secret"}]
+        async with an_intake_by_file(tmp_path, RELAY | {"filters": filters}) as running:
+            assert (await sent(running, b"A: 1\r\n\r\nhi\r\n"))[0] == 250
+            assert server.requests[0].is_signed_by(SECRET)
+            (tmp_path / "secret").write_text(other)
+            running.process.look()
+            while not server.requests[-1].is_signed_by(other):
+                assert (await sent(running, b"A: 1\r\n\r\nhi\r\n"))[0] == 250
+            server.statuses = {"b@y.example": 500}
+            assert (await sent(running, b"A: 1\r\n\r\nhi\r\n"))[0] == 451
+
+    assert running.queue.mails[0][1].endswith(b"\r\nA: 1\r\nX: y\r\n\r\nhi\r\n")
+
+
+@pytest.mark.parametrize("secret", [None, "", "short"])
+async def test_a_secret_that_cannot_sign_is_refused_at_the_start(
+    tmp_path: Path, secret: str | None
+) -> None:
+    if secret is not None:
+        (tmp_path / "secret").write_text(secret)
+    filters = [{"name": "hook", "http": "https://x.example/", "secret": "secret"}]
+    with pytest.raises(InvalidSettings, match="the secrets of the filter hook"):
+        async with an_intake_by_file(tmp_path, RELAY | {"filters": filters}):
+            pass
 
 
 async def test_http_submission_goes_through_the_same_filters(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ class FileListeners:
         self.file, self._base, self._ca_file = file, base, ca_file
         self._document = file.current
         self._rates = UserRates()
-        self._filters = OpenFilters(base.queue.name)
+        self._filters = OpenFilters(base.queue.name, ca_file, base.clock.now)
         self._authenticator: Authenticator | None = None
 
     async def open(self) -> None:

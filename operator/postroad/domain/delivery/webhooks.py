@@ -135,12 +135,25 @@ class WebhookRequest:
         """Return the request for a mail. The same mail and recipients have the same id, so that a
         receiver can pass over what it has."""
         key = handing_key(mail_id, envelope.recipients)
+        made = cls.signed(key, _envelope(mail_id, envelope), content, secrets, now)
+        return cls({"Idempotency-Key": f'"{key}"', **made.headers}, made.body)
+
+    @classmethod
+    def signed(
+        cls,
+        key: str,
+        envelope: str,
+        content: Sequence[bytes],
+        secrets: Sequence[bytes],
+        now: datetime,
+    ) -> WebhookRequest:
+        """Return the request with an id, an envelope in JSON, and a mail."""
         boundary = hmac.new(secrets[0], key.encode(), sha256).hexdigest()  # in no mail, then
         head = (
             f"--{boundary}\r\n"
             'Content-Disposition: form-data; name="envelope"\r\n'
             "Content-Type: application/json\r\n\r\n"
-            f"{_envelope(mail_id, envelope)}\r\n"
+            f"{envelope}\r\n"
             f"--{boundary}\r\n"
             'Content-Disposition: form-data; name="message"; filename="message.eml"\r\n'
             "Content-Type: message/rfc822\r\n\r\n"
@@ -150,7 +163,6 @@ class WebhookRequest:
         headers = {
             "Content-Type": f"multipart/form-data; boundary={boundary}",
             "Content-Length": str(sum(map(len, body))),
-            "Idempotency-Key": f'"{key}"',
             "webhook-id": key,
             "webhook-timestamp": timestamp,
             "webhook-signature": " ".join(signed(key, timestamp, body, each) for each in secrets),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from postroad.bootstrap.targets import imported
 from postroad.contents import MemoryBudget
-from postroad.errors import InvalidSettings
+from postroad.domain.delivery.webhooks import read_secrets
+from postroad.errors import InvalidInput, InvalidSettings
 from postroad.intake.filters.chain import ROOM, Decide, Filter, FilterChain
 from postroad.intake.filters.decisions import FilteredMail
 from postroad.intake.filters.functions import THREADS, FunctionFilter
@@ -24,22 +26,28 @@ class FilterDocument:
 
     section: FilterSection
     call: Callable[[FilteredMail], Any] | None = field(default=None, repr=False)
+    secrets: tuple[bytes, ...] = field(default=(), repr=False)
 
     @classmethod
     def read(cls, section: FilterSection, folder: Path) -> FilterDocument:
         """Read what a filter of the file in `folder` names. Raises: InvalidSettings."""
         if section.function is not None:
             return cls(section, imported(section.function))
-        if section.http is not None:
-            raise InvalidSettings(f"the filter {section.name} is of a kind that is not there yet")
-        return cls(section)
+        if section.secret is None:
+            return cls(section)
+        file = folder / section.secret
+        try:
+            return cls(section, secrets=read_secrets(file.read_text()))
+        except (OSError, UnicodeDecodeError, InvalidInput) as error:
+            what = str(error) if isinstance(error, InvalidInput) else type(error).__name__
+            raise InvalidSettings(f"the secrets of the filter {section.name}: {what}") from error
 
 
 class OpenFilters:
     """The filters of a process, of which those of a file that has changed share what there is."""
 
-    def __init__(self, queue: str) -> None:
-        self._queue = queue
+    def __init__(self, queue: str, ca_file: Path | None, now: Callable[[], datetime]) -> None:
+        self._queue, self._ca_file, self._now = queue, ca_file, now
         self._room, self._threads = MemoryBudget(ROOM), ThreadedCalls(THREADS)
 
     def chain(self, documents: Sequence[FilterDocument], listener: str) -> FilterChain | None:
@@ -54,5 +62,10 @@ class OpenFilters:
     def _decide(self, document: FilterDocument) -> Decide:
         if document.section.milter is not None:
             return MilterFilter(document.section.milter).decide
+        if document.section.http is not None:
+            from postroad.intake.filters.hook import HookFilter  # imports aiohttp
+
+            url, secrets = document.section.http, document.secrets
+            return HookFilter(url, secrets, self._ca_file, self._now).decide
         assert document.call is not None
         return FunctionFilter(document.call, self._threads).decide
