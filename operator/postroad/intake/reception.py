@@ -19,7 +19,6 @@ from postroad.domain.mail.mail import (
     Mail,
     Origin,
 )
-from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import reply_texts
@@ -28,7 +27,7 @@ from postroad.intake.context import IntakeContext
 from postroad.intake.filters.chain import FilterChain
 from postroad.intake.filters.decisions import FilteredMail
 from postroad.intake.message_buffer import MEMORY_BYTES, MessageBuffer, trace_field
-from postroad.intake.submitted_header import LARGE_HEADER, SubmittedHeader
+from postroad.intake.submitted_header import SubmittedHeader
 from postroad.ports.mail_queue import NO_DELAY
 from postroad.telemetry.logs import logger
 
@@ -141,8 +140,6 @@ class Reception:
 
     async def _filter(self, filters: FilterChain) -> Reply | None:
         """Let filters look at the mail, and change it. Return the reply where it is over."""
-        if self.buffer.shape.header_size > MAX_HEADER:
-            return self._refused(LARGE_HEADER)
         offered = self._offered
         before, found = await filters.run(self.buffer.size_bytes, self._filtered_mail)
         if found.reply is not None:

@@ -221,7 +221,11 @@ async def test_a_changed_file_filters_the_sessions_that_begin_later(tmp_path: Pa
 
 async def test_a_header_that_is_too_large_to_be_filtered_is_refused(tmp_path: Path) -> None:
     async with an_intake_by_file(tmp_path, RELAY) as running:
-        assert (await sent(running, b"A: 1\r\n" * 50_000))[0] == 552
+        for header in (b"A: 1\r\n" * 50_000, b"A: 1\r\n" * 6000, b"A: 1\r\n" + b" 2\r\n" * 6000):
+            assert (await sent(running, header))[0] == 552
+            assert (await sent(running, header + b"\r\nbody\r\n"))[0] == 552
+        assert (await sent(running, b"\r\n" + b"body\r\n" * 9000))[0] == 250
+        assert (await sent(running, b"A: 1\r\n" * 4000 + b"\r\n" + b"body\r\n" * 9000))[0] == 250
 
 
 @pytest.mark.parametrize(

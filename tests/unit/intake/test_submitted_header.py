@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from postroad.intake.reply_texts import LARGE_HEADER
 from postroad.intake.submitted_header import (
-    LARGE_HEADER,
     MALFORMED_HEADER,
     MAX_HEADER,
     WRONG_AUTHOR,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.contents import MemoryBudget
+from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.domain.smtp.replies import Reply
 from postroad.intake.filters.decisions import (
     FilterDecision,
@@ -19,6 +20,7 @@ from postroad.intake.filters.decisions import (
     applied,
     reply_of,
 )
+from postroad.intake.reply_texts import LARGE_HEADER
 from postroad.intake_settings.filters import OnError
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import FILTERED, of_queue
@@ -29,6 +31,10 @@ ROOM = 64 * 1024 * 1024
 """Octets of memory for filtered mails in a process, or for one that is larger."""
 
 SMALL = 64 * 1024
+
+MAX_LINES = 5000
+"""Lines of a header: those of a mail that is made of fields alone would keep the event loop, and a
+milter, busy for seconds."""
 
 MAX_REASON = 200
 """Characters of the reason why a mail is held."""
@@ -81,6 +87,8 @@ class FilterChain:
 
     async def _run(self, mail: FilteredMail) -> Filtered:
         hold = None
+        if _is_too_large(mail.content):
+            return Filtered(mail, LARGE_HEADER)
         for each in self._filters:
             limit = asyncio.timeout(each.timeout.total_seconds())
             try:
@@ -107,6 +115,13 @@ class FilterChain:
 
     def _note(self, filter_: Filter, verdict: str) -> None:
         FILTERED.labels(*of_queue(self._queue), filter_.name, verdict).inc()
+
+
+def _is_too_large(content: bytes) -> bool:
+    """Return whether a header has more octets or lines than filters get."""
+    end = 0 if content.startswith(b"\r\n") else content.find(b"\r\n\r\n")
+    size = len(content) if end < 0 else end
+    return size > MAX_HEADER or content.count(b"\n", 0, size) > MAX_LINES
 
 
 def _line(text: str) -> str:

@@ -64,6 +64,8 @@ class _Dialogue:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int
     ) -> None:
         self._reader, self._writer, self._left = reader, writer, most
+        self._unsent = bytearray()
+        """Packets without replies, of which many go with one write."""
 
     async def run(self, mail: FilteredMail) -> FilterDecision:
         """Carry a mail through all steps. Raises: FilterFailed, OSError, IncompleteReadError."""
@@ -81,14 +83,17 @@ class _Dialogue:
                     break
                 if decision is not None:
                     return decision
-        self._writer.write(end_of(mail))
+        self._unsent += end_of(mail)
+        await self._flush()
         return await self._end()
 
     async def _step(self, command: bytes, octets: bytes) -> FilterDecision | None:
         """Return a decision that ends the mail; None: it goes on."""
-        self._writer.write(octets)
-        await self._writer.drain()
-        if not self._negotiated.has_reply(command):
+        self._unsent += octets
+        has_reply = self._negotiated.has_reply(command)
+        if has_reply or len(self._unsent) > MAX_DATA:
+            await self._flush()
+        if not has_reply:
             return None
         reply, data = await self._read()
         if reply == b"c" and not data:
@@ -97,8 +102,12 @@ class _Dialogue:
             return SKIPPED
         return ending(reply, data)
 
-    async def _end(self) -> FilterDecision:
+    async def _flush(self) -> None:
+        self._writer.write(bytes(self._unsent))
+        self._unsent.clear()
         await self._writer.drain()
+
+    async def _end(self) -> FilterDecision:
         changes = Changes(self._negotiated.actions)
         while True:
             reply, data = await self._read()

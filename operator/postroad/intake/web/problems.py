@@ -14,8 +14,9 @@ from postroad.domain.error_codes import TOO_LARGE
 from postroad.domain.smtp.replies import Reply
 from postroad.intake.clients import TOO_MANY_MAILS
 from postroad.intake.dialogue import WRONG_SENDER
+from postroad.intake.reply_texts import LARGE_HEADER
 from postroad.intake.submission import TOO_MANY_OF_USER
-from postroad.intake.submitted_header import LARGE_HEADER, WRONG_AUTHOR
+from postroad.intake.submitted_header import WRONG_AUTHOR
 
 RETRY_SECONDS: Mapping[int, int] = {429: 60, 503: 30}
 """Seconds of Retry-After, by status: a rate of a minute is there again; a server may have come
