@@ -71,6 +71,30 @@ def test_fields_and_events_of_a_later_release_are_named_with_their_resource() ->
     ]
 
 
+OUT_OF_BOUNDS = {"concurrency": 10**6}
+
+
+def test_values_that_are_refused_here_are_named_with_the_bound() -> None:
+    found = queue(workers=workers() | OUT_OF_BOUNDS, retry={"lanes": []})
+
+    told = unknown_parts([found])
+
+    assert [each.partition(":")[0] for each in told] == ["MailQueue mail/outgoing"] * 2
+    assert any("spec.retry.lanes is refused by this release: " in each for each in told)
+    assert any(
+        "spec.workers.concurrency is refused by this release: Input should be less than" in each
+        and each.endswith(": change it first")
+        for each in told
+    )
+
+
+def test_what_the_running_release_refuses_too_keeps_none_from_going_back() -> None:
+    found = queue(workers=workers() | OUT_OF_BOUNDS)
+    found["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": "InvalidSpec"}]
+
+    assert unknown_parts([found]) == []
+
+
 def test_an_operation_of_a_later_release_is_named() -> None:
     spec = {"queueRef": {"name": "outgoing"}, "operation": "Shred", "selector": {"colour": "red"}}
     found = {"kind": "MailQueueTask", "metadata": {"namespace": "mail", "name": "once"}}

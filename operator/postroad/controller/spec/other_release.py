@@ -66,7 +66,16 @@ def _fields(found: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
             _schema_at(schema, each["loc"]), each["input"]
         ):
             unknown.append(f"{path} is unknown, and would be lost: take it out first")
+        elif each["type"] != "extra_forbidden" and not _is_refused(found):
+            why = each["msg"].removeprefix("Value error, ")
+            unknown.append(f"{path} is refused by this release: {why}: change it first")
     return unknown
+
+
+def _is_refused(found: Mapping[str, Any]) -> bool:
+    """True for a spec that the release which runs refuses too: it keeps none from going back."""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any(each["reason"] == "InvalidSpec" for each in conditions)
 
 
 def _schema_at(schema: Mapping[str, Any], path: Iterable[int | str]) -> Mapping[str, Any]:
