@@ -48,6 +48,9 @@ class HttpKubernetes:
         self.silent: set[str] = set()
         """Paths that get no answer as long as they are here."""
 
+        self.forbidden: set[str] = set()
+        """Plurals of kinds to which the client has no right."""
+
         self._watches: list[web.BaseRequest] = []
 
     async def break_watches(self) -> None:
@@ -71,7 +74,10 @@ class HttpKubernetes:
         assert matched, request.path
         given = json.loads(await request.text() or "{}")
         if matched["plural"] == ACCESS_REVIEW.plural:
-            return web.json_response({"status": {"allowed": True}})
+            asked = given["spec"]["resourceAttributes"]["resource"]
+            return web.json_response({"status": {"allowed": asked not in self.forbidden}})
+        if matched["plural"] in self.forbidden:
+            return web.json_response({"message": f"{matched['plural']} is forbidden"}, status=403)
         kind = kind_at(matched)
         if "watch" in request.query:
             return await self._watched(request, kind, matched["namespace"])

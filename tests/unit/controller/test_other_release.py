@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from copy import deepcopy
 from typing import Any
 
@@ -139,12 +140,16 @@ def test_a_field_that_has_its_default_is_lost_by_none(surge: dict[str, Any], is_
 
 
 def check(
-    world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch, *options: str
+    world: KubernetesWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    *options: str,
+    forbidden: Collection[str] = (),
 ) -> tuple[int, str]:
     """Run `postroad operator --check` over HTTP; return its exit code and what it printed."""
 
     async def run() -> tuple[int, str]:
-        async with api_over_http(world) as (url, _):
+        async with api_over_http(world) as (url, server):
+            server.forbidden.update(forbidden)
             monkeypatch.setattr(program, "load_access", lambda: access_to(url, "t0ken"))
             command = CliRunner().invoke
             done = await asyncio.to_thread(command, operator, ["--check", *options])
@@ -167,3 +172,13 @@ def test_the_command_fails_by_name_of_what_a_watched_namespace_has(
         assert "a later release has run here" in told
         assert "MailQueue mail/outgoing: spec.order is unknown, and would be lost" in told
     assert check(world, monkeypatch, "--namespace", "lists") == (0, "")
+
+
+def test_before_an_upgrade_the_account_has_no_right_to_tasks_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = KubernetesWorld(MachineClock(), KINDS)
+    asyncio.run(MemoryKubernetes(world, "user").create(MAIL_QUEUE, mail_queue("mail")))
+
+    assert check(world, monkeypatch, forbidden=["mailqueuetasks"]) == (0, "")
+    assert check(world, monkeypatch, forbidden=["mailqueues"])[0] == 1

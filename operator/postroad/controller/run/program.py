@@ -26,6 +26,7 @@ from postroad.controller.kubernetes.api import (
     FIELD_MANAGER,
     GROUP,
     LEASE,
+    MAIL_QUEUE_TASK,
 )
 from postroad.controller.reads import OWN, WATCHED
 from postroad.controller.run.causes import lease_name
@@ -253,7 +254,14 @@ async def unknown_to_this_release(namespaces: Sequence[str]) -> list[str]:
     try:
         places = namespaces or (None,)
         kinds = [each for each in SPECS if await api.serves(each)]
-        found = [each for kind in kinds for place in places for each in await api.list(kind, place)]
+        found = [
+            each
+            for kind in kinds
+            for place in places
+            # Before an upgrade the account has no right yet to a kind that this release brings.
+            if kind is not MAIL_QUEUE_TASK or await api.may("list", kind, place)
+            for each in await api.list(kind, place)
+        ]
         return unknown_parts(found, await api.call("GET", SCHEMAS, missing_ok=True))
     finally:
         await api.close()
