@@ -24,7 +24,7 @@ from postroad.errors import PostroadError
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
 from postroad.intake.context import IntakeContext
-from postroad.intake.filters.chain import FilterChain
+from postroad.intake.filters.chain import FilterChain, Filtered
 from postroad.intake.filters.decisions import FilteredMail
 from postroad.intake.message_buffer import MEMORY_BYTES, MessageBuffer, trace_field
 from postroad.intake.submitted_header import SubmittedHeader
@@ -140,35 +140,42 @@ class Reception:
 
     async def _filter(self, filters: FilterChain) -> Reply | None:
         """Let filters look at the mail, and change it. Return the reply where it is over."""
-        offered = self._offered
-        before, found = await filters.run(self.buffer.size_bytes, self._filtered_mail)
-        if found.reply is not None:
-            return self._refused(found.reply)
-        if found.is_discarded:
-            self.enqueue_id = UUID(int=self._context.randomness.bits(128))
-            _log.info("mail discarded", queue=self._context.queue.name, mail_name=self.name)
-            return reply_texts.accepted(self.enqueue_id)
-        mail, attributes = found.mail, offered.attributes
-        if found.hold is not None:
-            attributes = {**attributes, QUARANTINE: found.hold}
-        dsn = offered.dsn
-        if dsn is not None and mail.recipients is not before.recipients:
+        async with filters.room(self.buffer.size_bytes):
+            before = await self._filtered_mail()
+            found = await filters.run(before)
+            if found.reply is not None:
+                return self._refused(found.reply)
+            if found.is_discarded:
+                self.enqueue_id = UUID(int=self._context.randomness.bits(128))
+                _log.info("mail discarded", queue=self._context.queue.name, mail_name=self.name)
+                return reply_texts.accepted(self.enqueue_id)
+            self._readdress(found)
+            if found.mail.content is before.content:
+                return None
+            await self._replace(found.mail.content)
+        refusal = self.buffer.verdict()
+        return None if refusal is None else self._refused(refusal, self.buffer.problem)
+
+    def _readdress(self, found: Filtered) -> None:
+        offered, mail, dsn = self._offered, found.mail, self._offered.dsn
+        if dsn is not None and mail.recipients is not offered.recipients:
             kept = {to: its for to, its in dsn.recipients.items() if to in mail.recipients}
             dsn = replace(dsn, recipients=kept)
+        attributes = offered.attributes
+        if found.hold is not None:
+            attributes = {**attributes, QUARANTINE: found.hold}
         self._offered = offered._replace(
             sender=mail.sender, recipients=mail.recipients, dsn=dsn, attributes=attributes
         )
-        if mail.content is before.content:
-            return None
+
+    async def _replace(self, content: bytes) -> None:
         self.buffer.discard()
         self.buffer = self._new_buffer()
-        for at in range(0, len(mail.content), MEMORY_BYTES):
-            self.buffer.append(mail.content[at : at + MEMORY_BYTES], is_end=False)
+        for at in range(0, len(content), MEMORY_BYTES):
+            self.buffer.append(content[at : at + MEMORY_BYTES], is_end=False)
             if self.buffer.must_spill:
                 await self.buffer.spill()
         await self.buffer.complete()
-        refusal = self.buffer.verdict()
-        return None if refusal is None else self._refused(refusal, self.buffer.problem)
 
     async def _filtered_mail(self) -> FilteredMail:
         whole = b"".join([each async for each in chunks_of(self.buffer.content, MEMORY_BYTES)])

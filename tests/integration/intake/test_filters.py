@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from postroad.domain.mail.mail import QUARANTINE
+from postroad.domain.mail.mail import QUARANTINE, DsnOptions, RecipientDsn
 from postroad.errors import InvalidSettings
 from postroad.intake.message_buffer import MEMORY_BYTES
 from postroad.intake_settings.intake_file import read_intake
@@ -118,6 +118,27 @@ async def test_the_reply_is_what_the_filter_decides(
         assert (await sent(running, b"Subject: x\r\n\r\nnext\r\n"))[0] == 250
 
     assert len(running.queue.mails) == count + 1
+
+
+async def test_a_recipient_that_a_filter_removes_takes_its_parameters_along(tmp_path: Path) -> None:
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+
+        def work() -> int:
+            with running.client("relay", secured=False) as client:
+                client.ehlo()
+                client.mail("a@x.example", ["RET=HDRS"])
+                client.rcpt("b@y.example", ["NOTIFY=NEVER"])
+                client.rcpt("c@y.example", ["NOTIFY=FAILURE"])
+                content = mail_that(
+                    remove_recipients=["b@y.example"], add_recipients=["d@y.example"]
+                )
+                return client.data(content)[0]
+
+        assert await asyncio.to_thread(work) == 250
+
+    ((mail, _),) = running.queue.mails
+    assert mail.recipients == ("c@y.example", "d@y.example")
+    assert mail.dsn == DsnOptions("HDRS", None, {"c@y.example": RecipientDsn(("FAILURE",))})
 
 
 async def test_a_mail_that_a_filter_holds_is_queued_as_held(tmp_path: Path) -> None:

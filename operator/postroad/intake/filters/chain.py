@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -76,16 +77,13 @@ class FilterChain:
     def __init__(self, queue: str, filters: Sequence[Filter], room: MemoryBudget) -> None:
         self._filters, self._room, self._queue = filters, room, queue
 
-    async def run(
-        self, size_bytes: int, read: Callable[[], Awaitable[FilteredMail]]
-    ) -> tuple[FilteredMail, Filtered]:
-        """Read the mail once there is room for it; return it, and what becomes of it. Raises: as
-        `read`."""
-        async with self._room.taken(4 * size_bytes + 4 * SMALL):
-            mail = await read()
-            return mail, await self._run(mail)
+    def room(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
+        """Return the context in which a mail of that size is in memory, with all that filters make
+        of it. Entering it waits until there is room."""
+        return self._room.taken(4 * size_bytes + 4 * SMALL)
 
-    async def _run(self, mail: FilteredMail) -> Filtered:
+    async def run(self, mail: FilteredMail) -> Filtered:
+        """Return what becomes of a mail, within `room`."""
         hold = None
         if _is_too_large(mail.content):
             return Filtered(mail, LARGE_HEADER)

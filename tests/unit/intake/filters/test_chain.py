@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 
 from postroad.contents import MemoryBudget
 from postroad.domain.mail.mail import Origin
-from postroad.intake.filters.chain import NOT_CHECKED, ROOM, Filter, FilterChain, Filtered
+from postroad.intake.filters.chain import NOT_CHECKED, ROOM, SMALL, Filter, FilterChain, Filtered
 from postroad.intake.filters.decisions import (
     FilterDecision,
     FilteredMail,
@@ -26,7 +26,6 @@ from postroad.threaded_calls import ThreadedCalls
 MAIL = FilteredMail(
     "name", "mx.example", "a@x.example", ("b@y.example",), b"A: 1\r\n\r\nbody\r\n", Origin("client")
 )
-Decide = Callable[[FilteredMail], Awaitable[FilterDecision]]
 
 
 def of(call: Any, on_error: OnError = "Defer", seconds: float = 60, name: str = "f") -> Filter:
@@ -38,14 +37,8 @@ def deciding(**decision: Any) -> Callable[[FilteredMail], FilterDecision]:
     return lambda _: FilterDecision(**decision)
 
 
-async def run(*filters: Filter, room: int = ROOM) -> Filtered:
-    async def read() -> FilteredMail:
-        return MAIL
-
-    chain = FilterChain("test.chain", filters, MemoryBudget(room))
-    before, found = await chain.run(len(MAIL.content), read)
-    assert before is MAIL
-    return found
+async def run(*filters: Filter) -> Filtered:
+    return await FilterChain("test.chain", filters, MemoryBudget(ROOM)).run(MAIL)
 
 
 def counted(verdict: str, name: str = "f") -> float:
@@ -146,21 +139,18 @@ async def test_a_filter_that_fails_ends_as_on_error_has_it(
     assert "y.example" not in caplog.text
 
 
-async def test_mails_of_more_octets_than_there_is_room_for_are_filtered_one_by_one() -> None:
+async def test_mails_of_more_octets_than_there_is_room_for_are_in_memory_one_by_one() -> None:
     at_once, most = 0, 0
+    chain = FilterChain("test.chain", (of(deciding()),), MemoryBudget(10 * SMALL))
 
-    async def slow(_: FilteredMail) -> None:
+    async def filtered() -> None:
         nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await asyncio.sleep(0)
-        at_once -= 1
+        async with chain.room(SMALL):
+            at_once += 1
+            most = max(most, at_once)
+            await chain.run(MAIL)
+            at_once -= 1
 
-    chain = FilterChain("test.chain", (of(slow),), MemoryBudget(8))
-
-    async def read() -> FilteredMail:
-        return MAIL
-
-    await asyncio.gather(*(chain.run(10, read) for _ in range(5)))
+    await asyncio.gather(*(filtered() for _ in range(5)))
 
     assert most == 1
