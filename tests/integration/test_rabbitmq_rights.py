@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 import servers
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.adapters.rabbitmq.connection import Access
+from postroad.adapters.rabbitmq.event_queues import RabbitMQEventSpool
+from postroad.adapters.rabbitmq.queue_users import permissions_of
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ServerError
 
@@ -30,7 +33,7 @@ def documented(queue: QueueName) -> dict[str, str]:
     """Return the patterns of the column for pods, by right."""
     [row] = [each for each in DOCUMENT.read_text().splitlines() if each.startswith("| RabbitMQ |")]
     pods = re.split(r"(?<!\\) \| ?", row.rstrip("|"))[2].replace("\\|", "|")
-    found = dict(re.findall(r"(write|read|topic) `(\S+)`", pods))
+    found = dict(re.findall(r"(configure|write|read|topic) `(\S+)`", pods))
     named = {"NAMESPACE": queue.namespace, "NAME": queue.name}
     return {
         right: re.sub("NAMESPACE|NAME", lambda match: named[match[0]], pattern)
@@ -50,7 +53,7 @@ class Users:
         name, vhost = f"test-{servers.fresh()}", quote(self._access.vhost, safe="")
         self._made.append(name)
         await self._put(f"users/{name}", {"password": "secret", "tags": "management"})
-        patterns = {"configure": "^$", "write": rights["write"], "read": rights["read"]}
+        patterns = {each: rights[each] for each in ("configure", "write", "read")}
         await self._put(f"permissions/{vhost}/{name}", patterns)
         topic = {"exchange": "postroad.delays", "write": rights["topic"], "read": "^$"}
         await self._put(f"topic-permissions/{vhost}/{name}", topic)
@@ -78,6 +81,39 @@ async def users() -> AsyncIterator[Users]:
     found = Users(servers.rabbitmq())
     yield found
     await found.remove()
+
+
+async def test_pods_have_streams_of_events_of_their_own_queue_alone(users: Users) -> None:
+    ours, theirs = (QueueName("test", servers.fresh()) for _ in range(2))
+    operator = RabbitMQ(servers.rabbitmq())
+    for each in (ours, theirs):
+        await operator.broker(each).declare()
+    pod = RabbitMQ(await users.make(documented(ours)))
+    event = ("crm", uuid4(), b"{}")
+
+    spool = RabbitMQEventSpool(pod, ours)
+    await spool.append([event])
+    async with asyncio.timeout(SOON), aclosing(spool.batches("crm")) as batches:
+        (waiting,) = await anext(batches)
+        await waiting.done()
+    with pytest.raises(ServerError, match="ACCESS_REFUSED"):
+        await RabbitMQEventSpool(pod, theirs).append([event])
+
+    assert waiting.body == b"{}"
+    await pod.close()
+    for name in (ours, theirs):
+        await operator.broker(name).delete()
+    await operator.close()
+
+
+def test_the_operator_gives_what_is_documented() -> None:
+    queue = QueueName("test", "out")
+
+    found = documented(queue)
+    assert found.pop("topic")
+    assert permissions_of(queue) == {
+        right: pattern.replace("test.out", r"test\.out") for right, pattern in found.items()
+    }
 
 
 async def test_pods_need_no_more_than_the_documented_rights_and_reach_no_neighbour(

@@ -279,13 +279,13 @@ async def test_an_answer_without_an_end_has_its_outcome(
     is_aborted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a short time, and when the worker ends: the mail would go again else."""
-    passing, pass_over = asyncio.Event(), webhook._pass_over
+    passing, pass_over = asyncio.Event(), webhook.pass_over
 
     async def noting(response: aiohttp.ClientResponse) -> None:
         passing.set()
         await pass_over(response)
 
-    monkeypatch.setattr(webhook, "_pass_over", noting)
+    monkeypatch.setattr(webhook, "pass_over", noting)
     if not is_aborted:
         monkeypatch.setattr(webhook, "MAX_PASSING", timedelta(milliseconds=20))
     server = AnsweringUnread(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome")

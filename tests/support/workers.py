@@ -25,6 +25,7 @@ from postroad.ports.delivery import (
     Transmission,
     at_once,
 )
+from postroad.ports.events import EventLog
 from postroad.ports.mail_queue import Item, MailQueue
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.ranking import SchedulerRules
@@ -149,10 +150,11 @@ def a_driving(
     queue: str = "q",
     attempt_log: AttemptLog | None = None,
     reporting: Reporting | None = None,
+    events: EventLog | None = None,
 ) -> SchedulerRunner:
     """Return what delivers items to one hop, or by routes."""
     return SchedulerRunner(
-        Deliverer(queue, plan, clock, randomness, attempt_log, reporting),
+        Deliverer(queue, plan, clock, randomness, attempt_log, reporting, events=events),
         connector,
         routes or RelayRoutes(A_HOP),
         rules or SchedulerRules(),

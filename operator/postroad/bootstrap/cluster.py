@@ -12,6 +12,7 @@ from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore, KeyspaceClaim
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
 from postroad.adapters.rabbitmq.connection import Access as RabbitMQAccess
+from postroad.adapters.rabbitmq.event_queues import RabbitMQEventSpool
 from postroad.adapters.rabbitmq.queue_users import QueueClaim, RabbitMQQueueUsers
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.clients import Access as S3Access
@@ -61,6 +62,9 @@ class ClusterServers:
 
     def blobs(self, bucket: str) -> S3Blobs:
         return S3Blobs(self._store, bucket)
+
+    def event_spool(self, queue: QueueName) -> RabbitMQEventSpool:
+        return RabbitMQEventSpool(self._rabbitmq, queue)
 
     async def check(self, *, brief: bool = False) -> dict[str, Checked]:
         seconds = (BRIEF_CHECK_TIMEOUT if brief else CHECK_TIMEOUT).total_seconds()

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, parse_qs, unquote
 
 from postroad import errors
 from postroad.adapters.clocks import MachineClock, SystemRandomness
+from postroad.adapters.disk.event_spool import FileEventSpool
 from postroad.adapters.disk.files import DiskFiles, ThreadPool, make_private
 from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.adapters.disk.suppression_list import FileSuppressionList
@@ -150,8 +151,9 @@ async def open_directory(
     layout, clock = Layout(root, root), MachineClock()
     shared_state = DirectorySharedState(root / "shared_state", clock)
     suppressed = FileSuppressionList(root / "suppressed.sqlite")
+    events = FileEventSpool(root / "events.sqlite")
     queue = EmbeddedQueue(
-        str(root), files, layout, clock, engine, receiver, shared_state, suppressed
+        str(root), files, layout, clock, engine, receiver, shared_state, suppressed, events
     )
     opened = await queue.open()
     layout, _ = await asyncio.to_thread(describe, files, root, StoreOptions(), create=False)

@@ -80,6 +80,7 @@ async def open_over(
             row_lifetime=views.row_lifetime,
             delivery_limit=limit,
             dead_letter_lifetime=request.settings.retry.dead_letter_lifetime,
+            event_spool=servers.event_spool(name),
             owned=(configuration, servers),
         )
         return await DistributedQueue.open(parts, create_missing=request.create)

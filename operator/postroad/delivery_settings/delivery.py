@@ -11,6 +11,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema, model_validator
 
+from postroad.delivery_settings.events import EventStream
 from postroad.delivery_settings.hops import Hop, HostLookUp
 from postroad.delivery_settings.patterns import (
     DeliverySection,
@@ -249,6 +250,10 @@ class DeliverySettings(DeliverySection):
     """Rows that decide what refusals are counted as, before those of this release; the first one
     that fits does."""
 
+    events: Annotated[tuple[EventStream, ...], Field(max_length=20)] = ()
+    """Streams of events to programs outside: what became of each recipient, in workers and in the
+    intake."""
+
     def suppression_rules(self) -> SuppressionRules | None:
         """Return what workers do with the suppression list; None: nothing."""
         return None if self.suppression is None else self.suppression.rules()
@@ -268,10 +273,11 @@ class DeliverySettings(DeliverySection):
         return tuple(each.rule() for each in self.limits)
 
     @model_validator(mode="after")
-    def _has_each_limit_once(self) -> DeliverySettings:
-        counts = Counter(each.name for each in self.limits)
-        if twice := [name for name, count in counts.items() if count > 1]:
-            raise ValueError(f"two limits have the name {twice[0]}: rename one")
+    def _has_each_name_once(self) -> DeliverySettings:
+        for what, named in (("limits", self.limits), ("events", self.events)):
+            counts = Counter(each.name for each in named)
+            if twice := [name for name, count in counts.items() if count > 1]:
+                raise ValueError(f"two {what} have the name {twice[0]}: rename one")
         return self
 
     @model_validator(mode="after")

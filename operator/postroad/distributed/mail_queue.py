@@ -29,6 +29,7 @@ from postroad.domain.queues.entries import EntryKey, slice_of
 from postroad.domain.queues.selection import Selector
 from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
 from postroad.ports.delivery import SharedState, SuppressionList
+from postroad.ports.events import EventSpool
 from postroad.ports.mail_queue import NO_DELAY, Administration, Operation
 from postroad.telemetry.metrics import FROM_ZERO
 
@@ -108,6 +109,10 @@ class DistributedQueue(Administration):
     @property
     def suppression_list(self) -> SuppressionList:
         return self._engine.view.suppression_list
+
+    @property
+    def event_spool(self) -> EventSpool | None:
+        return self._engine.event_spool
 
     async def enqueue(
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None

@@ -28,6 +28,7 @@ from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import QueueClosed, StoreUnavailable
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import SharedState, SuppressionList
+from postroad.ports.events import EventSpool
 from postroad.ports.files import Files, Lock
 from postroad.ports.mail_queue import (
     NO_DELAY,
@@ -86,11 +87,14 @@ class EmbeddedQueue(Administration):
         receiver: SpoolReceiver | None = None,
         shared_state: SharedState | None = None,
         suppression_list: SuppressionList | None = None,
+        event_spool: EventSpool | None = None,
     ) -> None:
         self.shared_state = shared_state
         """The shared state of the processes of this queue; None: this handle has none."""
         self.suppression_list = suppression_list
         """The addresses that this queue does not mail; None: this handle has none."""
+        self.event_spool = event_spool
+        """Events that wait to be sent; None: this handle has none."""
         self.incoming: Path | None = None
         """As the port says; None until the store is open."""
         self._name, self._files, self._layout, self._clock = name, files, layout, clock

@@ -27,6 +27,7 @@ from postroad.intake.filters.chain import FilterChain
 from postroad.intake.logins.results import WRONG, Ask, LoginClient
 from postroad.intake.submission import Permissions, with_login
 from postroad.ports.clock import Clock, Randomness
+from postroad.ports.events import EventLog
 from postroad.ports.mail_queue import MailQueue
 from postroad.smtp.wire import HandshakeFailed
 from postroad.telemetry.logs import logger
@@ -140,6 +141,9 @@ class IntakeContext:
 
     filters: FilterChain | None = None
     """Filters that look at each mail; None: none does."""
+
+    events: EventLog | None = None
+    """Events for programs outside; None: there are none."""
 
     _counters: dict[str, Counter] = field(default_factory=dict)
 

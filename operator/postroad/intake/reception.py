@@ -2,14 +2,18 @@
 
 A mail is answered with 250 only after `enqueue` of the queue returned."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 from postroad.contents import chunks_of
+from postroad.domain.delivery.events import AcceptedMail
+from postroad.domain.mail.header_fields import MAX_SEARCHED, message_id_of
 from postroad.domain.mail.mail import (
     CONTENT_DIGEST,
     NO_ATTRIBUTES,
@@ -28,6 +32,7 @@ from postroad.intake.filters.chain import FilterChain, Filtered
 from postroad.intake.filters.decisions import FilteredMail
 from postroad.intake.message_buffer import MEMORY_BYTES, MessageBuffer, trace_field
 from postroad.intake.submitted_header import SubmittedHeader
+from postroad.ports.events import EventLog
 from postroad.ports.mail_queue import NO_DELAY
 from postroad.telemetry.logs import logger
 
@@ -36,6 +41,9 @@ _log = logger("intake")
 MAX_DROPPED = 3
 """Times the largest mail: the session reads so much of a larger one before it closes, because many
 clients read the reply only after the mail's end."""
+
+
+MAX_EVENT_WAIT = timedelta(seconds=5)
 
 
 class OfferedMail(NamedTuple):
@@ -127,6 +135,8 @@ class Reception:
         except Exception as error:  # also for a bug, 451: the client must keep the mail
             _log.exception("unexpected error in an enqueue", queue=queue.name)
             return reply_texts.reply_for(error)
+        if self._context.events is not None and self._context.events.is_on:
+            await self._publish(self._context.events, enqueue_id)
         _log.info(
             "mail accepted",
             queue=queue.name,
@@ -192,6 +202,25 @@ class Reception:
             self._offered.cipher,
         )
 
+    async def _publish(self, events: EventLog, enqueue_id: UUID) -> None:
+        """Let the events of the mail be durable before it is answered; where that takes long, they
+        go with later ones, since the client would send the mail again."""
+        try:
+            async with asyncio.timeout(MAX_EVENT_WAIT.total_seconds()):
+                events.note_accepted(await self._accepted(enqueue_id))
+                await events.flush()
+        except (PostroadError, TimeoutError) as error:
+            _log.warning("events of an accepted mail wait", error=str(error))
+        except Exception:  # the client has to hear that the mail was accepted
+            _log.exception("unexpected error in an event", queue=self._context.queue.name)
+
+    async def _accepted(self, enqueue_id: UUID) -> AcceptedMail:
+        content = self.buffer.content
+        start = content if isinstance(content, bytes) else await asyncio.to_thread(_start, content)
+        queue, now = self._context.queue.name, self._context.clock.now()
+        size, message_id = self.buffer.size_bytes, message_id_of(start)
+        return AcceptedMail(queue, enqueue_id, self._mail().envelope, size, now, message_id)
+
     def _mail(self) -> Mail:
         offered, submission, attributes = self._offered, self._submission, self._offered.attributes
         if submission is not None and submission.tenant is not None:
@@ -226,3 +255,8 @@ class Reception:
         else:
             kind = "permanent" if reply.is_permanent else "transient"
         self._context.count(kind)
+
+
+def _start(content: Path) -> bytes:
+    with content.open("rb") as file:
+        return file.read(MAX_SEARCHED)

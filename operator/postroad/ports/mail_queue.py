@@ -23,6 +23,7 @@ from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
 from postroad.ports.delivery import SharedState, SuppressionList
+from postroad.ports.events import EventSpool
 
 
 class Operation(StrEnum):
@@ -251,6 +252,10 @@ class MailQueue(Administration, Protocol):
     @property
     def suppression_list(self) -> SuppressionList | None:
         """The addresses that this queue does not mail; None: this handle has none."""
+
+    @property
+    def event_spool(self) -> EventSpool | None:
+        """Events of this queue that wait to be sent; None: this handle has none."""
 
     async def enqueue(
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None

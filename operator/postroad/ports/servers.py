@@ -16,6 +16,7 @@ from postroad.domain.queues.server_claims import Claim, Claimant
 from postroad.errors import ServerError
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
+from postroad.ports.events import EventSpool
 from postroad.ports.history import History
 from postroad.ports.view import ViewStore
 
@@ -97,6 +98,9 @@ class Servers(Protocol):
 
     def blobs(self, bucket: str) -> Blobs:
         """Return the objects of a bucket. No I/O."""
+
+    def event_spool(self, queue: QueueName) -> EventSpool | None:
+        """Return where events of a queue wait to be sent; None: there is no place. No I/O."""
 
     async def check(self, *, brief: bool = False) -> dict[str, Checked]:
         """Ask each of `rabbitmq`, `cassandra`, `s3` for its version, at the same time, each within

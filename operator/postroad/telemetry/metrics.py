@@ -285,6 +285,11 @@ RESOURCE_CONDITIONS = SampledGauge(
     "1 for each condition of a resource, with its status.",
     ["kind", "namespace", "name", "type", "status"],
 )
+EVENTS = Counter(
+    "postroad_events_total",
+    "Events for programs outside, by what became of them; each delay is one more.",
+    ["namespace", "name", "stream", "result"],  # result: sent, delayed, refused, full
+)
 QUEUE_MAILS = SampledGauge(
     "postroad_queue_mails",
     "Mails of a queue when the operator last counted them.",

@@ -127,6 +127,37 @@ def test_workers_with_a_program_have_limits_and_the_list(
     assert rules == SuppressionRules(frozenset({BounceClass.NO_MAILBOX}))
 
 
+EVENTS = {
+    "events": [
+        {
+            "name": "crm",
+            "webhook": "https://crm.example:8443/hook",
+            "secret": {"secretRef": {"name": "crm", "key": "webhook"}},
+        }
+    ]
+}
+
+
+def test_streams_of_events_are_read_by_workers_and_without_their_secrets_by_the_intake(
+    tmp_path: Path,
+) -> None:
+    pod = WorkerPod(workers=BY_MX, delivery=DELIVERY | EVENTS)
+
+    (stream,) = pod.read(tmp_path).events
+    assert stream.secret
+    assert stream.secret.file
+    assert pod.secret_of(stream.secret.file) == "crm"
+    intake_pod = pod.children["Deployment", "outgoing-intake"]["spec"]["template"]["spec"]
+    (container,) = intake_pod["containers"]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    assert variables["POSTROAD_WORKER_DELIVERY_FILE"] == str(pod.file)
+    named = [each.get("configMap", {}).get("name") for each in intake_pod["volumes"]]
+    assert "outgoing-delivery" in named
+    mounted = {each["mountPath"] for each in container["volumeMounts"]}
+    assert str(pod.file.parent) in mounted
+    assert not any("secret" in each for each in intake_pod["volumes"])
+
+
 def test_neither_the_intake_nor_workers_without_delivery_have_a_file() -> None:
     with_file = WorkerPod(workers=BY_MX, delivery=DELIVERY)
     without = WorkerPod(workers={"handler": {"function": {"name": "app:f"}}})

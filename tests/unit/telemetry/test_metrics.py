@@ -26,7 +26,8 @@ def test_every_metric_is_documented_with_its_labels() -> None:
 LABELS = {
     "namespace", "name", "kind",
     "ending", "error", "job_name", "mechanism", "method", "object", "outcome", "reason", "record",
-    "reply", "resource", "result", "server", "state", "status", "type", "urgency", "version",
+    "reply", "resource", "result", "server", "state", "status", "stream", "type",
+    "urgency", "version",
     "filter", "verdict",
 }  # fmt: skip
 """None of a target (`job`, `instance`, `pod`), and none that holds an address or text of a mail."""

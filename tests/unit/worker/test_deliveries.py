@@ -1,7 +1,8 @@
 """A delivery records what it learns before it ends the item, and insists until that is done."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
@@ -12,7 +13,9 @@ import structlog.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.bootstrap.events import SpooledEvents
 from postroad.domain.delivery.attempts import Attempted, AttemptOutcomes
+from postroad.domain.delivery.events import EventRule, StreamEvent
 from postroad.domain.delivery.retries import Endings, ItemEnding, RetryPlan, decide
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
@@ -24,9 +27,11 @@ from postroad.errors import (
     EntryLost,
     InvalidInput,
     QueueClosed,
+    StoreFull,
     StoreUnavailable,
 )
 from postroad.ports.delivery import AttemptLog
+from postroad.ports.events import EventLog, EventSpool
 from postroad.ports.mail_queue import Item
 from postroad.worker.jobs import deliveries
 from postroad.worker.jobs.deliveries import Deliverer
@@ -139,6 +144,7 @@ async def deliver(
     max_age: timedelta = timedelta(hours=1),
     *,
     soft_bounce: bool = False,
+    events: EventLog | None = None,
 ) -> StillClock:
     """Deliver an item until it is not in flight any more."""
     clock = StillClock()
@@ -149,6 +155,7 @@ async def deliver(
         NoRandomness(),
         attempt_log=attempt_log,
         reporting=reporting,
+        events=events,
     )
     await OneByOne(driving).deliver(cast("Item", item))
     await driving.end(timedelta(0))
@@ -479,3 +486,97 @@ async def test_the_attempt_log_has_the_message_id_of_the_content_that_was_read()
     await deliver(WithMessageId("a@b"), ReadingAnswers({"a@b": YES}), log)
 
     assert [each.message_id for each in log.found] == ["<1@x.example>"]
+
+
+class NotedSpool:
+    """Notes what is kept beside the steps of an item; `problems` are raised first."""
+
+    def __init__(self, item: OneItem, *problems: Exception) -> None:
+        self.item, self.problems = item, list(problems)
+
+    async def append(self, events: Sequence[StreamEvent]) -> None:
+        await asyncio.sleep(0)
+        if self.problems:
+            raise self.problems.pop(0)
+        self.item.steps.append(("events", [json.loads(body)["type"] for _, _, body in events]))
+
+
+def noted(spool: NotedSpool) -> SpooledEvents:
+    return SpooledEvents(cast("EventSpool", spool), [EventRule("all")])
+
+
+@pytest.mark.parametrize(
+    ("answers", "soft_bounce", "steps"),
+    [
+        ({"a@b": YES}, False, [("events", ["Delivered"]), ("done",)]),
+        (
+            {"a@b": LATER},
+            False,
+            [("events", ["Deferred"]), ("retry", MINUTE, ("a@b",), "450 x")],
+        ),
+        ({"a@b": NO}, False, [("events", ["Failed"]), ("reject", "550 no")]),
+        ({"a@b": NO}, True, [("events", ["Deferred"]), ("retry", MINUTE, ("a@b",), "550 no")]),
+        (
+            {"a@b": YES, "c@d": LATER},
+            False,
+            [
+                ("events", ["Delivered", "Deferred"]),
+                ("record", {"a@b": YES}),
+                ("retry", MINUTE, ("c@d",), "450 x"),
+            ],
+        ),
+    ],
+)
+async def test_events_are_durable_before_what_they_are_about_is_recorded(
+    answers: Mapping[str, Outcome], soft_bounce: bool, steps: list[tuple[object, ...]]
+) -> None:
+    item = OneItem(*answers)
+
+    await deliver(item, Answers(answers), events=noted(NotedSpool(item)), soft_bounce=soft_bounce)
+
+    assert item.steps == steps
+
+
+async def test_a_mail_that_is_given_up_has_failed() -> None:
+    item = OneItem("a@b", age=timedelta(hours=2))
+
+    await deliver(item, Answers({"a@b": LATER}), events=noted(NotedSpool(item)))
+
+    assert item.steps[0] == ("events", ["Deferred", "Failed"])
+    assert item.steps[1][0] == "reject"
+
+
+async def test_nothing_is_recorded_until_its_events_can_be_kept() -> None:
+    item = OneItem("a@b")
+    spool = NotedSpool(item, BrokerUnavailable("away"), StoreFull("full"), OSError("a bug"))
+
+    clock = await deliver(item, Answers({"a@b": YES}), events=noted(spool))
+
+    assert item.steps == [("events", ["Delivered"]), ("done",)]
+    assert [each.total_seconds() for each in clock.waits] == [1, 2, 4]
+
+
+async def test_without_a_stream_nothing_is_noted_or_kept() -> None:
+    item = OneItem("a@b")
+    events = noted(NotedSpool(item))
+    events.rules = ()
+
+    await deliver(item, Answers({"a@b": YES}), events=events)
+
+    assert item.steps == [("done",)]
+
+
+async def test_events_that_wait_at_the_same_time_are_kept_together() -> None:
+    class Slow(NotedSpool):
+        async def append(self, events: Sequence[StreamEvent]) -> None:
+            await super().append(events)
+            sizes.append(len(events))
+
+    sizes = list[int]()
+    items = [OneItem(f"a{each}@b") for each in range(50)]
+    events = noted(Slow(OneItem("a@b")))
+    answers = Answers({recipient: YES for each in items for recipient in each.mail.recipients})
+    await asyncio.gather(*(deliver(each, answers, events=events) for each in items))
+
+    assert sum(sizes) == 50
+    assert len(sizes) < 25

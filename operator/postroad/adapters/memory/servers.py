@@ -182,6 +182,9 @@ class MemoryServers:
     def blobs(self, bucket: str) -> MemoryBlobs:
         return MemoryBlobs(self.world.bucket(bucket), self.steps)
 
+    def event_spool(self, queue: QueueName) -> None:
+        """Nothing is kept in memory for programs outside."""
+
     async def check(self, *, brief: bool = False) -> dict[str, Checked]:
         return {server: Checked("memory") for server in ("rabbitmq", "cassandra", "s3")}
 

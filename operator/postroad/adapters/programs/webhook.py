@@ -148,7 +148,7 @@ class _Posting:
             backoff = timedelta(0)
             if response.status in (429, 503):
                 backoff = backoff_of(response.headers.get("Retry-After"), self._clock.now())
-            await _pass_over(response)
+            await pass_over(response)
         return ProgramResponse(
             dict.fromkeys(job.envelope.recipients, outcome),
             backoff,
@@ -205,7 +205,7 @@ class _Posting:
             await self._session.close()
 
 
-async def _pass_over(response: aiohttp.ClientResponse) -> None:
+async def pass_over(response: aiohttp.ClientResponse) -> None:
     """Read an answer to its end, so that its connection can be used again; a long one, a slow one,
     or one that breaks off, ends the connection. So does a cancellation: the status has decided, and
     the mail would go again if its outcome were dropped."""

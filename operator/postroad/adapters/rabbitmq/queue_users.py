@@ -53,10 +53,11 @@ def permissions_of(queue: QueueName) -> dict[str, str]:
     """Return the patterns of the names that programs of a queue may use in the vhost."""
     name = str(queue).replace(".", r"\.")
     delays = DELAYS.removeprefix("postroad.")
+    events = r"events\.[-a-z0-9]+"  # they declare these queues, and bind them
     return {
-        "configure": NOTHING,
-        "write": rf"^postroad\.({delays}|{name})$",
-        "read": rf"^postroad\.{name}\.(work|dead)$",
+        "configure": rf"^postroad\.{name}\.{events}$",
+        "write": rf"^postroad\.({delays}|{name}(\.{events})?)$",
+        "read": rf"^postroad\.{name}(\.(work|dead|{events}))?$",
     }
 
 

@@ -18,8 +18,10 @@ from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap import shared_state_of, suppression_list_of, transports
 from postroad.bootstrap.targets import DeliveryTarget, rules_of, target_of, window_of
 from postroad.bootstrap.transports import ehlo_name_of, hostname_of, open_resolver, open_sts
+from postroad.cli.processes.events import events_of, sending
 from postroad.cli.processes.long_running import Process, background_maintenance, following
 from postroad.delivery_settings.delivery import DeliveryFileSettings
+from postroad.delivery_settings.events import EventStream
 from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
 from postroad.domain.delivery.retries import RetryPlan
@@ -194,6 +196,8 @@ async def deliver(
         suppressing = Suppressing(
             this.queue.name, addresses, MachineClock(), rules.suppression_rules()
         )
+    streams = () if delivery is None else delivery.current.settings.events
+    events_of(this, streams)
     driving = SchedulerRunner(
         _deliverer_of(settings, this, randomness, attempt_log, suppressing),
         transports.open_connector(settings, target, transports.open_signer(delivery)),
@@ -219,13 +223,15 @@ async def deliver(
             Topic.FLUSHES: partial(acks.acknowledge, driving.try_now),
         },
     )
-    use = partial(_use, settings, routes, pacer, suppressing, driving)
     try:
         await reader.read()  # before the first mail
         async with (
             background_maintenance(this),
             _controlled(reader, control, pacer, driving),
-            following(this, delivery, use),
+            sending(this, settings, settings.worker.delivery_file, streams) as send,
+            following(
+                this, delivery, partial(_use, settings, routes, pacer, suppressing, driving, send)
+            ),
         ):
             await consumer.run(this.stop, this.drain_within)
     finally:
@@ -243,7 +249,16 @@ def _deliverer_of(
     section = settings.retry
     plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
     reporting = reporting_of(settings, this.queue, plan)
-    return Deliverer(this.queue.name, plan, MachineClock(), randomness, log, reporting, suppressing)
+    return Deliverer(
+        this.queue.name,
+        plan,
+        MachineClock(),
+        randomness,
+        log,
+        reporting,
+        suppressing,
+        this.events,
+    )
 
 
 def _use(
@@ -252,13 +267,15 @@ def _use(
     pacer: RateLimiter | None,
     suppressing: Suppressing | None,
     driving: SchedulerRunner,
+    send: Callable[[Sequence[EventStream]], None],
     document: DeliveryDocument,
 ) -> None:
     """Take up what a file of delivery has now. Raises: InvalidSettings where it leads to another
     kind of target; nothing is changed then."""
     changed = document.settings
     found = target_of(settings, changed)
-    is_other = _replace(routes, found)  # first, as it may raise
+    send(changed.events)  # first, as both may raise
+    is_other = _replace(routes, found)
     if pacer is not None:
         is_other |= pacer.replace(changed.limit_rules())
     driving.limit(changed.connection_limits())

@@ -25,7 +25,7 @@ from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import lock_of
 from postroad.bootstrap.transports import hostname_of
 from postroad.cli.options import LISTEN, NETWORKS, queue_option
-from postroad.cli.processes import long_running
+from postroad.cli.processes import events, long_running
 from postroad.cli.processes.event_loop import within_descriptors
 from postroad.cli.processes.intake_listeners import (
     FileListeners,
@@ -42,6 +42,7 @@ from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer, listening_on
 from postroad.intake_settings.listeners import ListenerRole
+from postroad.ports.events import EventLog
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
 from postroad.settings.intake import BareLineEnds, Intake, LongLines
@@ -205,9 +206,20 @@ async def receive(
 ) -> None:
     """Accept mail into the queue until the process is to end. `inherited`: sockets to use instead
     of those that the settings name, each with its listener."""
+    async with events.noting(this, settings.worker.delivery_file) as noted:
+        await _receive_with(this, settings, listeners, inherited, noted)
+
+
+async def _receive_with(
+    this: long_running.Process,
+    settings: Settings,
+    listeners: Listeners,
+    inherited: Sequence[tuple[str, socket.socket]],
+    noted: EventLog | None,
+) -> None:
     section = settings.intake
     base = _base_context(
-        this, settings, None if isinstance(listeners, FollowedIntake) else listeners
+        this, settings, None if isinstance(listeners, FollowedIntake) else listeners, noted
     )
     file, by_file = None, None
     if isinstance(listeners, FollowedIntake):
@@ -259,7 +271,10 @@ def _http_server(max_connections: int, clients: Clients) -> "HttpServer":
 
 
 def _base_context(
-    this: long_running.Process, settings: Settings, certificate: ServerCertificate | None
+    this: long_running.Process,
+    settings: Settings,
+    certificate: ServerCertificate | None,
+    noted: EventLog | None,
 ) -> IntakeContext:
     """Return what the sessions of all listeners share."""
     section = settings.intake
@@ -281,6 +296,7 @@ def _base_context(
         timeouts,
         rules_of(section),
         takes_long_lines=section.long_lines is LongLines.FOLD,
+        events=noted,
     )
 
 
@@ -418,6 +434,8 @@ async def _start(
         environment["POSTROAD_INTAKE_RELAY_FROM"] = str(rules_of(section).relay_from)
     else:
         environment["POSTROAD_INTAKE_FILE"] = str(section.file)
+    if settings.worker.delivery_file is not None:
+        environment["POSTROAD_WORKER_DELIVERY_FILE"] = str(settings.worker.delivery_file)
     if section.client_sessions is not None:
         share = -(-section.client_sessions // count)
         environment["POSTROAD_INTAKE_CLIENT_SESSIONS"] = str(share)

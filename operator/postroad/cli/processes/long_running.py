@@ -20,6 +20,7 @@ from typing import Any
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import open_inherited, open_queue
+from postroad.bootstrap.events import SpooledEvents
 from postroad.bootstrap.followed_file import FileContent, FollowedFile
 from postroad.cli.processes.event_loop import run_long
 from postroad.errors import InvalidSettings, PostroadError
@@ -86,6 +87,9 @@ class Process:
     _queue: MailQueue | None = None
     last_moment: asyncio.TimerHandle | None = None
     """When an orphan exits, even amid work."""
+
+    events: SpooledEvents | None = None
+    """Events for programs outside, of intake and worker; None: there are none."""
 
     followed: list[asyncio.Event] = field(default_factory=list)
     """Set when an administrator asks for a look at files that the process follows."""

@@ -13,6 +13,7 @@ from postroad.cli.options import queue_option
 from postroad.cli.processes import intake, worker
 from postroad.cli.processes.delivering import deliver, target_and_file
 from postroad.cli.processes.event_loop import within_descriptors
+from postroad.cli.processes.events import events_of
 from postroad.cli.processes.long_running import process, run
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings, PostroadError
@@ -82,6 +83,7 @@ async def _serve(
     async with process(settings, url, create=True) as this:
         if this is None:
             return
+        events_of(this, () if delivery is None else delivery.current.settings.events)
         try:
             async with asyncio.TaskGroup() as halves:
                 halves.create_task(

@@ -11,7 +11,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from postroad.delivery_settings import secret_references
 from postroad.delivery_settings.delivery import DeliveryFileSettings, DeliverySettings
 from postroad.delivery_settings.files import written
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
+from postroad.domain.delivery.webhooks import read_secrets
 from postroad.errors import CredentialsMissing, InvalidInput
 from postroad.logins import LOGIN
 
@@ -43,6 +44,8 @@ class DeliveryFiles:
 
     config_map: str
     settings: DeliveryFileSettings
+    is_alone: bool = False
+    """True if a pod has the file without the Secrets and authorities that it names."""
 
     @classmethod
     def of(cls, queue: Queue) -> DeliveryFiles | None:
@@ -57,12 +60,24 @@ class DeliveryFiles:
             settings = settings.model_copy(update={"routing": _with_folder(settings.routing)})
         return cls(f"{queue.name.name}-delivery", settings)
 
+    @classmethod
+    def of_component(cls, queue: Queue, component: str) -> DeliveryFiles | None:
+        """Return those of a component's pods: an intake reads the streams of events alone."""
+        found = cls.of(queue)
+        if found is None or component == "worker":
+            return found
+        return replace(found, is_alone=True) if found.settings.events else None
+
     @property
     def secrets(self) -> list[str]:
+        if self.is_alone:
+            return []
         return sorted({each.name for _, each in secret_references.secrets_of(self.settings)})
 
     @property
     def authorities(self) -> list[secret_references.AuthoritiesReference]:
+        if self.is_alone:
+            return []
         found = (each for _, each in secret_references.references_of(self.settings))
         named = {each for each in found if isinstance(each, secret_references.AuthoritiesReference)}
         return sorted(named, key=lambda each: (each.kind, each.name))
@@ -102,7 +117,7 @@ class DeliveryFiles:
 
     @property
     def _keeps_policies(self) -> bool:
-        return self.settings.routes() is not None
+        return not self.is_alone and self.settings.routes() is not None
 
 
 def _with_folder(routing: RoutingSettings | None) -> RoutingSettings:
@@ -153,7 +168,7 @@ async def _check_delivery(api: Reads, namespace: str, settings: DeliverySettings
     problems = []
     for path, reference in secret_references.secrets_of(settings):
         try:
-            await _check(api, namespace, reference)
+            await _check(api, namespace, reference, signs=path.startswith("signing"))
         except CredentialsMissing as error:
             place = "workers.handler" if path.startswith("relay.") else "delivery"
             problems.append(f"spec.{place}.{path}: {error.explain()}")
@@ -161,18 +176,34 @@ async def _check_delivery(api: Reads, namespace: str, settings: DeliverySettings
         raise CredentialsMissing("; ".join(problems), hint="until then pods stay as they are")
 
 
-async def _check(api: Reads, namespace: str, reference: secret_references.SecretReference) -> None:
+async def _check(
+    api: Reads, namespace: str, reference: secret_references.SecretReference, *, signs: bool
+) -> None:
     if not isinstance(reference, secret_references.SecretKeyReference):
         await read_values(api, namespace, reference.name, LOGIN)
+        return
+    found = await read_values(api, namespace, reference.name, (reference.key,))
+    if not signs:
+        _check_secrets(namespace, reference, found[reference.key])
         return
     # Here, because the library of keys takes 10 MB, which an operator without keys does not need.
     from postroad.signing.keys import SigningKey
 
-    found = await read_values(api, namespace, reference.name, (reference.key,))
     try:
         SigningKey.read(found[reference.key].encode(), quickly=True)
     except InvalidInput as error:
         raise CredentialsMissing(
             f"`{reference.key}` of Secret {namespace}/{reference.name} cannot sign: {error}",
             hint="put in an RSA or Ed25519 key in PEM form, without a password",
+        ) from None
+
+
+def _check_secrets(
+    namespace: str, reference: secret_references.SecretKeyReference, text: str
+) -> None:
+    try:
+        read_secrets(text)
+    except InvalidInput as error:
+        raise CredentialsMissing(
+            f"`{reference.key}` of Secret {namespace}/{reference.name} cannot sign: {error}"
         ) from None

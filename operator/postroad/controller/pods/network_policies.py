@@ -82,10 +82,12 @@ def _egress_of(handler: Handler, queue: Queue) -> PolicyRules:
     """Return where workers deliver to."""
     if handler.function is not None:  # it connects to what it likes
         return ANYWHERE
+    events = () if queue.spec.delivery is None else queue.spec.delivery.events
+    ports = {_port_of(each.webhook) for each in events if each.webhook is not None}
     if handler.webhook is not None:
-        return [_to([_port_of(handler.webhook.url)])]
+        return [_to(sorted({_port_of(handler.webhook.url), *ports}))]
     hops: list[Hop] = [handler.relay] if handler.relay is not None else []
-    ports = {SMTP_PORT, HTTPS_PORT} if handler.mx is not None else set()
+    ports |= {SMTP_PORT, HTTPS_PORT} if handler.mx is not None else set()
     servers = set[int]()
     if queue.spec.delivery is not None and (routing := queue.spec.delivery.routing) is not None:
         hops += [hop for rule in routing.rules for hop in rule.hops or ()]

@@ -136,7 +136,7 @@ def _pod_spec(
 ) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     volumes += [each.volume() for each in server_files(queue, context, component)]
-    if component == "worker" and (delivery := DeliveryFiles.of(queue)) is not None:
+    if (delivery := DeliveryFiles.of_component(queue, component)) is not None:
         volumes += delivery.volumes()
     security: dict[str, Any] = dict(POD_SECURITY)
     intake = queue.spec.intake if component == "intake" else None
@@ -187,7 +187,7 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
     for files in server_files(queue, context, component):
         mounts.append(files.mount())
         named |= files.environment()
-    if component == "worker" and (delivery := DeliveryFiles.of(queue)) is not None:
+    if (delivery := DeliveryFiles.of_component(queue, component)) is not None:
         mounts += delivery.mounts()
         named |= delivery.environment()
     environment += [{"name": f"POSTROAD_{name}", "value": each} for name, each in named.items()]

@@ -18,6 +18,7 @@ from postroad.errors import ClockSkew, ConfigurationStale, QueueClosed
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
 from postroad.ports.clock import Clock, Randomness
+from postroad.ports.events import EventSpool
 from postroad.ports.history import ConfigurationSource, Effective
 from postroad.ports.view import View
 from postroad.telemetry.logs import Logger, logger
@@ -55,6 +56,7 @@ class Parts:
     largest_mail: int | None = None
     dead_letter_lifetime: timedelta = DEAD_LETTER_LIFETIME
     row_lifetime: Callable[[], Awaitable[timedelta | None]] = two_weeks
+    event_spool: EventSpool | None = None
     owned: tuple[Closeable, ...] = ()
 
 
@@ -76,6 +78,7 @@ class Engine:
         self.largest_mail = parts.largest_mail
         self.dead_letter_lifetime = parts.dead_letter_lifetime
         self.row_lifetime = parts.row_lifetime
+        self.event_spool = parts.event_spool
         self.owned = parts.owned
         self.limits_cache = LimitsCache(parts.view, parts.clock, parts.timing)
         self.ids = Identifiers(parts.clock.now, parts.randomness.bits)

@@ -54,6 +54,10 @@ class SuppressionRules:
     lifetime: timedelta = timedelta(days=90)
 
 
+NOT_MAILED = "550 5.7.1 not mailed, on the suppression list"
+"""Beginning of the outcome of a recipient on the list."""
+
+
 @dataclass(frozen=True, slots=True)
 class SuppressedAddress:
     """One entry of a list. `token`: the SHA-256 of the address as it is compared; `address`: None
@@ -84,7 +88,7 @@ class SuppressedAddress:
 
     def outcome(self) -> Outcome:
         """Return what becomes of a recipient. Source: RFC 3463 3.8 (5.7.1)."""
-        return Outcome.failed(f"550 5.7.1 not mailed, on the suppression list: {self.reason}")
+        return Outcome.failed(f"{NOT_MAILED}: {self.reason}")
 
     def printed(self) -> Mapping[str, Any]:
         """Return the entry as JSON has it; what it has not has no key."""

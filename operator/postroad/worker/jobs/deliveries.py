@@ -33,6 +33,7 @@ from postroad.errors import (
 )
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.delivery import AttemptLog
+from postroad.ports.events import EventLog
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS, of_queue
@@ -73,6 +74,14 @@ class Deliverer:
 
     suppressing: Suppressing | None = None
     """Recipients that are not mailed any more; None: nothing is learnt of that."""
+
+    events: EventLog | None = None
+    """Events for programs outside; None: there are none."""
+
+    @property
+    def is_logging(self) -> bool:
+        """True if attempts are written somewhere."""
+        return self.attempt_log is not None or (self.events is not None and self.events.is_on)
 
     async def end(
         self,
@@ -115,6 +124,7 @@ class Deliverer:
                 ending = self._defer(item, outcomes) or ending
         if isinstance(ending, Reject) and (given_up := _given_up(outcomes, untried)):
             self.log_attempt(item, given_up, Took(seconds), given_up=True)
+        await self._publish()
         # Before the end: a retry would send to those who have the mail, a dead letter name them.
         if _must_be_recorded(left, ending):
             await self._record(item, left)
@@ -159,6 +169,7 @@ class Deliverer:
     async def defer(self, item: Item, outcomes: Mapping[str, Outcome], reason: str) -> None:
         """End an item for all who are not recorded, behind a record of those who were delivered: no
         attempt is counted. Repeated until it succeeds. Raises: QueueClosed, EntryLost."""
+        await self._publish()
         await self.record(item, outcomes)  # first: who has the mail would get it again
         delay = self.plan.backoff(self.randomness.uniform())
         await self._insist("end", partial(item.end, DeferItem(delay, None, reason)))
@@ -203,7 +214,7 @@ class Deliverer:
     ) -> None:
         """Write the outcomes of a transmission into the attempt log: called before `record` and
         `end`."""
-        if self.attempt_log is None:
+        if not self.is_logging:
             return
         attempted = Attempted(
             queue=self.queue,
@@ -218,7 +229,18 @@ class Deliverer:
             connect_seconds=took.connect_seconds,
             message_id=message_id,
         )
-        self.attempt_log.write(attempted, outcomes, given_up=given_up)
+        if self.attempt_log is not None:
+            self.attempt_log.write(attempted, outcomes, given_up=given_up)
+        if self.events is not None:
+            if self.plan.soft_bounce:
+                outcomes = softened(outcomes)
+            self.events.note(attempted, item.mail, outcomes, given_up=given_up)
+
+    async def _publish(self) -> None:
+        """Let all events be durable, before what they are about is recorded: a crash in between
+        repeats them. Repeated until it succeeds. Raises: QueueClosed, EntryLost."""
+        if self.events is not None:
+            await self._insist("events", self.events.flush)
 
     async def record(self, item: Item, outcomes: Mapping[str, Outcome]) -> None:
         """Record those that were delivered. `end` records failures, behind their report; deferred
@@ -233,6 +255,7 @@ class Deliverer:
             if outcome.kind is not OutcomeKind.DEFERRED
         }
         if finished:
+            await self._publish()
             await self._insist("record", partial(item.record, finished))
 
     async def _insist(

@@ -87,7 +87,7 @@ class ItemProgress:
 
     def saw_content(self, start: bytes) -> None:
         """Look at the first octets of the content, for what is logged of it."""
-        if self.message_id is None and self._deliverer.attempt_log is not None:
+        if self.message_id is None and self._deliverer.is_logging:
             self.message_id = message_id_of(start)
 
     def on_outcomes(

@@ -1,0 +1,96 @@
+"""Events that wait in a queue of RabbitMQ for each stream, which the first process declares.
+
+The queue has a single active consumer, so that events of a mail are sent in their order, and other
+workers take over from one that is gone. It goes after so long without a consumer: with a stream
+that is no longer declared, or with its mail queue. Source: ADR 0089."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.adapters.rabbitmq import topology
+from postroad.adapters.rabbitmq.consumer import RabbitMQDelivery, Subscription
+from postroad.adapters.rabbitmq.management import Vhost
+from postroad.adapters.rabbitmq.publisher import Publisher
+from postroad.domain.delivery.events import StreamEvent
+from postroad.domain.queues.names import QueueName
+from postroad.errors import Unroutable
+from postroad.ports.events import MAX_BATCH, MAX_WAITING, WaitingEvent
+
+UNUSED = timedelta(days=14)
+MAX_QUEUE_BYTES = 512 * 2**20
+"""A bound for the broker's disk where no worker runs that could count what it drops."""
+
+MOMENT_SECONDS = 0.02
+"""Time that a batch waits for more events."""
+
+
+class RabbitMQEventSpool:
+    """`ports.events.EventSpool` of one mail queue."""
+
+    def __init__(self, vhost: Vhost, queue: QueueName) -> None:
+        self._vhost, self._queue = vhost, queue
+        self._publisher = Publisher(vhost.publishing)
+        self._declared: set[str] = set()
+
+    async def append(self, events: Sequence[StreamEvent]) -> None:
+        for stream in {each for each, _, _ in events} - self._declared:
+            await self._vhost.administer(topology.declare, self._topology(stream))
+            self._declared.add(stream)
+        publishing = (self._publish(*each) for each in events)  # sent in this order
+        for result in await asyncio.gather(*publishing, return_exceptions=True):
+            if isinstance(result, Unroutable):  # the queue was unused for too long
+                self._declared.clear()
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _publish(self, stream: str, event_id: UUID, body: bytes) -> None:
+        await self._publisher.publish(self._queue.exchange, _key(stream), event_id, body)
+
+    async def batches(self, stream: str) -> AsyncGenerator[Sequence[WaitingEvent], None]:
+        wanted = self._topology(stream)
+        await self._vhost.administer(topology.declare, wanted)
+        subscription = await Subscription.start(
+            self._vhost.consuming, wanted.queues[0].name, MAX_BATCH
+        )
+        try:
+            while batch := await _next(subscription):
+                yield [WaitingEvent(each.body, each.ack) for each in batch]
+        finally:
+            await subscription.close()
+
+    async def is_full(self, stream: str) -> bool:
+        (found,) = await self._vhost.administer(topology.count, self._topology(stream))
+        return found.ready > MAX_WAITING
+
+    def _topology(self, stream: str) -> topology.Topology:
+        queue = topology.DeclaredQueue(
+            f"{self._queue.exchange}.{_key(stream)}",
+            (topology.Binding(self._queue.exchange, _key(stream)),),
+            {
+                "x-queue-type": "quorum",
+                "x-single-active-consumer": True,
+                "x-delivery-limit": topology.NEVER,
+                "x-max-length-bytes": MAX_QUEUE_BYTES,
+                "x-expires": round(UNUSED.total_seconds() * 1000),
+            },
+        )
+        return topology.Topology((), (queue,))
+
+
+def _key(stream: str) -> str:
+    return f"events.{stream}"
+
+
+async def _next(subscription: Subscription) -> list[RabbitMQDelivery]:
+    """Return what there is, at least one; nothing where the subscription has ended."""
+    found: list[RabbitMQDelivery] = []
+    try:
+        found.append(await anext(subscription))
+        async with asyncio.timeout(MOMENT_SECONDS):
+            while len(found) < MAX_BATCH:
+                found.append(await anext(subscription))
+    except (StopAsyncIteration, TimeoutError):
+        pass
+    return found

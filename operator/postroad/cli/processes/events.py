@@ -1,0 +1,117 @@
+"""Events of a process to programs outside, by what a file of delivery has now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from postroad.adapters.clocks import MachineClock, SystemRandomness
+from postroad.bootstrap.events import SpooledEvents, event_spool_of, open_sink
+from postroad.bootstrap.followed_file import FollowedFile
+from postroad.cli.processes.long_running import Process, following
+from postroad.delivery_settings.events import EventStream
+from postroad.delivery_settings.files import read_delivery
+from postroad.domain.delivery.events import EventRule
+from postroad.errors import PostroadError
+from postroad.ports.events import EventSink
+from postroad.settings import Settings
+from postroad.telemetry.metrics import DELIVERY_READS, DELIVERY_REFUSED
+from postroad.worker.event_sender import EventSender
+
+MAX_LAST_FLUSH = 5.0
+"""Seconds, at the end of a process."""
+
+
+def rules_of(streams: Sequence[EventStream]) -> tuple[EventRule, ...]:
+    return tuple(each.rule() for each in streams)
+
+
+def events_of(this: Process, streams: Sequence[EventStream]) -> SpooledEvents | None:
+    """Return the events of a process, which its intake and its worker share; None: its queue keeps
+    none. Raises: InvalidSettings where there are streams all the same."""
+    if this.events is None and (streams or this.queue.event_spool is not None):
+        this.events = SpooledEvents(event_spool_of(this.queue), rules_of(streams))
+    return this.events
+
+
+class EventSenders:
+    """The senders of all streams, each in a task."""
+
+    def __init__(self, this: Process, open_sink: Callable[[EventStream], EventSink]) -> None:
+        self._this, self._open_sink = this, open_sink
+        self._running: dict[EventStream, asyncio.Task[None]] = {}
+
+    def use(self, streams: Sequence[EventStream]) -> None:
+        """Send events of these streams from now on. Raises: InvalidSettings; nothing is changed
+        then."""
+        queue, clock = self._this.queue, MachineClock()
+        opened = [(each, self._open_sink(each)) for each in streams if each not in self._running]
+        for gone in self._running.keys() - set(streams):
+            self._running.pop(gone).cancel()
+        for stream, sink in opened:
+            sender = EventSender(
+                queue.name, stream.name, event_spool_of(queue), sink, clock, SystemRandomness()
+            )
+            task = asyncio.create_task(sender.run(), name=f"events {stream.name}")
+            self._running[stream] = task
+
+    async def close(self) -> None:
+        for each in self._running.values():
+            each.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+
+@asynccontextmanager
+async def sending(
+    this: Process, settings: Settings, file: Path | None, streams: Sequence[EventStream]
+) -> AsyncIterator[Callable[[Sequence[EventStream]], None]]:
+    """Send the events of streams meanwhile; what is returned takes others up. `file`: of delivery.
+    Raises: InvalidSettings."""
+    folder = Path() if file is None else file.parent
+    senders = EventSenders(this, lambda stream: open_sink(stream, folder, settings.ca_file))
+
+    def use(streams: Sequence[EventStream]) -> None:
+        senders.use(streams)
+        if this.events is not None:
+            this.events.rules = rules_of(streams)
+
+    senders.use(streams)
+    try:
+        yield use
+    finally:
+        await senders.close()
+        if this.events is not None:
+            with suppress(TimeoutError, PostroadError):
+                async with asyncio.timeout(MAX_LAST_FLUSH):
+                    await this.events.flush()
+
+
+class FollowedStreams(FollowedFile[Sequence[EventStream]]):
+    """The streams of a file of delivery, for a process that delivers nothing."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, "delivery", DELIVERY_REFUSED, DELIVERY_READS)
+
+    def _read(self) -> Sequence[EventStream]:
+        self._watch({self.file})
+        return read_delivery(self.file).events
+
+
+@asynccontextmanager
+async def noting(this: Process, file: Path | None) -> AsyncIterator[SpooledEvents | None]:
+    """Return the events of an intake, which follow the file of delivery. Raises:
+    InvalidSettings."""
+    if this.events is not None or file is None:
+        yield this.events
+        return
+    followed = FollowedStreams(file)
+    events = events_of(this, followed.current)
+
+    def use(streams: Sequence[EventStream]) -> None:
+        if events is not None:
+            events.rules = rules_of(streams)
+
+    async with following(this, followed, use):
+        yield events

@@ -1,0 +1,115 @@
+"""Streams of events to programs outside: webhooks, files, exchanges of RabbitMQ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+
+from postroad.delivery_settings.patterns import (
+    AbsolutePath,
+    DeliverySection,
+    DomainName,
+    TenantName,
+)
+from postroad.delivery_settings.secret_references import SecretKeyReference
+from postroad.domain.delivery.events import EventAddresses, EventKind, EventRule
+from postroad.domain.delivery.webhooks import WebhookAddress
+from postroad.domain.values.api_names import BY_API_NAME
+from postroad.errors import InvalidInput
+
+
+def _path_of(value: object) -> object:
+    if isinstance(value, str) and value.startswith("whsec_"):
+        raise ValueError("write the path of a file that has the secret, not the secret")
+    return value
+
+
+def _webhook(text: str) -> str:
+    try:
+        return WebhookAddress(text).text
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
+
+
+class EventSecret(DeliverySection):
+    """Secrets that sign requests, one a line: `whsec_` and base64, or any text of 24 octets or
+    more. Each request has a signature of each."""
+
+    secret_ref: SecretKeyReference | None = None
+    """The key of a Secret that has them."""
+
+    file: (
+        Annotated[
+            Path,
+            BeforeValidator(_path_of),
+            WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 1024}),
+        ]
+        | None
+    ) = None
+    """File that has them, in place of secretRef. A relative path begins at the folder of the file
+    of delivery."""
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> EventSecret:
+        if (self.secret_ref is None) == (self.file is None):
+            raise ValueError("give either secretRef (in a MailQueue) or file")
+        return self
+
+
+class EventStream(DeliverySection):
+    """One stream. It has one of webhook and file."""
+
+    name: Annotated[
+        str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    ]
+    """Stands in metrics, and names where events wait. No two streams have the same."""
+
+    webhook: (
+        Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_webhook)] | None
+    ) = None
+    """URL that gets a signed POST for each event, as Standard Webhooks has it."""
+
+    secret: EventSecret | None = None
+    """Secrets that sign the requests of a webhook."""
+
+    file: AbsolutePath | None = None
+    """File to which a line of JSON is appended for each event, by one worker at a time. At 64 MiB
+    it is renamed, with .1 behind its name; who moves it away gets a new one."""
+
+    kinds: (
+        Annotated[tuple[Annotated[EventKind, BY_API_NAME], ...], Field(min_length=1, max_length=16)]
+        | None
+    ) = None
+    """Types of the events that the stream gets: Accepted, Delivered, Deferred, Failed, Suppressed.
+    Absent: all."""
+
+    tenants: Annotated[tuple[TenantName, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Events about mail of these tenants. Absent: of all."""
+
+    domains: Annotated[tuple[DomainName, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Events about recipients in these domains. Absent: in all."""
+
+    addresses: Annotated[EventAddresses, BY_API_NAME] = EventAddresses.NONE
+    """Form of sender and recipient. Plain: themselves, with replies as they are. Hashed: their
+    SHA-256, as the suppression list has it; who can guess the address can recognise it. None:
+    domains alone."""
+
+    @model_validator(mode="after")
+    def _has_one_sink(self) -> EventStream:
+        if (self.webhook is None) == (self.file is None):
+            raise ValueError("give either webhook or file")
+        if (self.webhook is None) != (self.secret is None):
+            raise ValueError("a webhook has a secret, and nothing else has one")
+        return self
+
+    def rule(self) -> EventRule:
+        """Return the value that workers and intakes use."""
+        return EventRule(
+            self.name,
+            None if self.kinds is None else frozenset(self.kinds),
+            None if self.tenants is None else frozenset(self.tenants),
+            None if self.domains is None else frozenset(self.domains),
+            self.addresses,
+        )

@@ -1,0 +1,168 @@
+"""Events: what became of a recipient, as programs outside are sent it; which stream gets which, and
+what it has of addresses. Pure.
+
+An event is a JSON object: `id`, `type`, `timestamp`, and under `data` the keys of a line of the
+attempt log, with the mail's name and tenant. Its id follows from the entry, the attempt, the
+recipient and the type, so that a repetition has the same one.
+Source: ADR 0089."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID, uuid5
+
+from postroad.domain.delivery.attempts import Attempted, logged, to_document
+from postroad.domain.delivery.suppressed import NOT_MAILED, token_of
+from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, domain_of
+from postroad.domain.values.api_names import api_name
+from postroad.domain.values.instants import rfc3339
+from postroad.errors import InvalidInput
+
+
+class EventKind(StrEnum):
+    """Type of an event."""
+
+    ACCEPTED = "accepted"
+    DELIVERED = "delivered"
+    DEFERRED = "deferred"
+    FAILED = "failed"
+    SUPPRESSED = "suppressed"
+
+
+class EventAddresses(StrEnum):
+    """Form of addresses in events."""
+
+    PLAIN = "plain"
+    HASHED = "hashed"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class EventRule:
+    """A stream: its name, and which events it gets; None: all."""
+
+    name: str
+    kinds: frozenset[EventKind] | None = None
+    tenants: frozenset[str] | None = None
+    domains: frozenset[str] | None = None
+    addresses: EventAddresses = EventAddresses.NONE
+
+    def takes(self, kind: EventKind, tenant: str | None, domain: str) -> bool:
+        """Return whether the stream gets an event about a recipient in this domain."""
+        return (
+            (self.kinds is None or kind in self.kinds)
+            and (self.tenants is None or tenant in self.tenants)
+            and (self.domains is None or domain in self.domains)
+        )
+
+
+StreamEvent = tuple[str, UUID, bytes]
+"""The name of the stream, the id of the event, and its JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedMail:
+    """A mail that the intake has queued."""
+
+    queue: str
+    enqueue_id: UUID
+    envelope: Envelope
+    size_bytes: int
+    accepted_at: datetime
+    message_id: str | None
+
+
+def kind_of(outcome: Outcome, *, given_up: bool = False) -> EventKind:
+    """Return the type of the event for an outcome. `given_up`: as for `logged`."""
+    if outcome.kind is OutcomeKind.DELIVERED:
+        return EventKind.DELIVERED
+    if outcome.kind is OutcomeKind.DEFERRED and not given_up:
+        return EventKind.DEFERRED
+    is_suppressed = outcome.responder is None and outcome.text.startswith(NOT_MAILED)
+    return EventKind.SUPPRESSED if is_suppressed else EventKind.FAILED
+
+
+def attempt_events(
+    rules: Iterable[EventRule],
+    attempted: Attempted,
+    envelope: Envelope,
+    outcomes: Mapping[str, Outcome],
+    *,
+    given_up: bool = False,
+) -> Iterator[StreamEvent]:
+    """Yield the events of an attempt, those of each stream together, by recipient."""
+    kinds = {each: kind_of(outcome, given_up=given_up) for each, outcome in outcomes.items()}
+    for rule in rules:
+        wanted = {
+            recipient: outcome
+            for recipient, outcome in outcomes.items()
+            if rule.takes(kinds[recipient], envelope.tenant, domain_of(recipient))
+        }
+        plain = rule.addresses is EventAddresses.PLAIN
+        lines = logged(attempted, wanted, with_addresses=plain, given_up=given_up)
+        for recipient, line in zip(wanted, lines, strict=True):
+            kind = kinds[recipient]
+            data = {**to_document(line), **_of_mail(rule, envelope, recipient)}
+            number = str(attempted.number)
+            event_id = _id(attempted.enqueue_id, kind, number, recipient)
+            yield rule.name, event_id, _event(event_id, kind, attempted.ended_at, data)
+
+
+def accepted_events(rules: Iterable[EventRule], accepted: AcceptedMail) -> Iterator[StreamEvent]:
+    """Yield the events of a mail that was accepted, by recipient."""
+    envelope, kind, moment = accepted.envelope, EventKind.ACCEPTED, accepted.accepted_at
+    for rule in rules:
+        for recipient in envelope.recipients:
+            if not rule.takes(kind, envelope.tenant, domain_of(recipient)):
+                continue
+            data = {
+                "at": rfc3339(moment),
+                "queue": accepted.queue,
+                "enqueue_id": str(accepted.enqueue_id),
+                "domain": domain_of(recipient),
+                "sender_domain": domain_of(envelope.sender) if envelope.sender else "",
+                "size_bytes": accepted.size_bytes,
+                **_of_mail(rule, envelope, recipient),
+            }
+            origin = envelope.origin
+            if origin is not None:
+                data["protocol"] = origin.protocol
+            if rule.addresses is EventAddresses.PLAIN:
+                client = None if origin is None else origin.address
+                own = {"client": client, "message_id": accepted.message_id}
+                data |= {"sender": envelope.sender or "", "recipient": recipient}
+                data |= {name: value for name, value in own.items() if value is not None}
+            event_id = _id(accepted.enqueue_id, kind, "", recipient)
+            yield rule.name, event_id, _event(event_id, kind, moment, data)
+
+
+def _of_mail(rule: EventRule, envelope: Envelope, recipient: str) -> dict[str, Any]:
+    found = {"name": envelope.name, "tenant": envelope.tenant}
+    if rule.addresses is EventAddresses.HASHED:
+        found["recipient_sha256"] = _hashed(recipient)
+        found["sender_sha256"] = _hashed(envelope.sender) if envelope.sender else ""
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _hashed(address: str) -> str | None:
+    try:
+        return token_of(address).hex()
+    except InvalidInput:  # as of `postmaster`, which has no domain
+        return None
+
+
+def _id(enqueue_id: UUID, kind: EventKind, number: str, recipient: str) -> UUID:
+    return uuid5(enqueue_id, f"{kind.value}/{number}/{recipient}")
+
+
+def _event(event_id: UUID, kind: EventKind, moment: datetime, data: Mapping[str, Any]) -> bytes:
+    document = {
+        "id": str(event_id),
+        "type": api_name(kind),
+        "timestamp": rfc3339(moment),
+        "data": data,
+    }
+    return json.dumps(document, separators=(",", ":")).encode()

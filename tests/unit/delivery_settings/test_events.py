@@ -1,0 +1,72 @@
+"""Streams of events in a file of delivery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroad.delivery_settings.files import read_delivery
+from postroad.domain.delivery.events import EventAddresses, EventKind, EventRule
+from postroad.errors import InvalidSettings
+
+
+def read(tmp_path: Path, text: str) -> tuple[EventRule, ...]:
+    file = tmp_path / "delivery.yaml"
+    file.write_text(text)
+    return tuple(each.rule() for each in read_delivery(file).events)
+
+
+def test_streams_are_read(tmp_path: Path) -> None:
+    text = """
+events:
+  - name: crm
+    webhook: https://crm.example/hook?token=x
+    secret: {file: crm.secret}
+    kinds: [Delivered, Failed]
+    tenants: [acme]
+    domains: [Example.org]
+    addresses: Hashed
+  - {name: audit, file: /var/log/postroad/events.jsonl}
+"""
+    assert read(tmp_path, text) == (
+        EventRule(
+            "crm",
+            frozenset({EventKind.DELIVERED, EventKind.FAILED}),
+            frozenset({"acme"}),
+            frozenset({"example.org"}),
+            EventAddresses.HASHED,
+        ),
+        EventRule("audit"),
+    )
+
+
+HOOK = "webhook: 'https://x.example/', secret: {file: s}"
+
+
+@pytest.mark.parametrize(
+    ("stream", "problem"),
+    [
+        ("{name: a}", "give either webhook or file"),
+        (f"{{name: a, file: /x, {HOOK}}}", "give either webhook or file"),
+        ("{name: a, webhook: 'https://x.example/'}", "a webhook has a secret"),
+        ("{name: a, file: /x, secret: {file: s}}", "a webhook has a secret"),
+        ("{name: a, file: x}", "write the whole path"),
+        ("{name: a, webhook: 'ftp://x', secret: {file: s}}", "a webhook has a URL such as"),
+        ("{name: a, webhook: 'https://u:p@x/', secret: {file: s}}", "no login"),
+        ("{name: a, webhook: 'https://x/', secret: {}}", "give either secretRef"),
+        ("{name: a, webhook: 'https://x/', secret: {file: whsec_AAAA}}", "not the secret"),
+        ("{name: A.b, file: /x}", "events[0].name"),
+        ("{name: a, file: /x, kinds: []}", "list one at least"),
+        ("{name: a, file: /x, kinds: [Opened]}", "events[0].kinds[0]"),
+        ("{name: a, file: /x, addresses: Some}", "events[0].addresses"),
+        ("{name: a, file: /x, domain: [b.example]}", "did you mean domains"),
+        ("{name: a, file: /x}, {name: a, file: /y}", "two events have the name a"),
+    ],
+)
+def test_a_stream_that_makes_no_sense_is_refused(tmp_path: Path, stream: str, problem: str) -> None:
+    with pytest.raises(InvalidSettings) as caught:
+        read(tmp_path, f"events: [{stream}]")
+
+    assert problem in str(caught.value)
+    assert "whsec_AAAA" not in str(caught.value)
