@@ -27,6 +27,10 @@ from postroad.intake.filters.milter_packets import (
     steps_of,
 )
 
+PACKET_COST = 64
+"""Octets that a packet counts for beside its own, unless it is the reply to a step: else a million
+of an octet each would keep the event loop busy."""
+
 SKIPPED = FilterDecision()
 """The milter wants no more of a body."""
 
@@ -44,7 +48,9 @@ class MilterFilter:
         else:
             reader, writer = await asyncio.open_connection(*parse_host_port(self._place, 0))
         try:
-            decision = await _Dialogue(reader, writer, most_octets(mail.content)).run(mail)
+            # Of many recipients, each has a reply, and may be removed.
+            most = most_octets(mail.content) + 2 * PACKET_COST * len(mail.recipients)
+            decision = await _Dialogue(reader, writer, most).run(mail)
             writer.write(packet(b"Q"))
         except (OSError, asyncio.IncompleteReadError) as error:
             raise FilterFailed("it breaks off") from error
@@ -111,6 +117,7 @@ class _Dialogue:
         changes = Changes(self._negotiated.actions)
         while True:
             reply, data = await self._read()
+            self._left -= PACKET_COST
             if not changes.add(reply, data):
                 found = ending(reply, data)
                 return changes.decision() if found.verdict == "accept" else found
@@ -126,3 +133,4 @@ class _Dialogue:
             octets = await self._reader.readexactly(length)
             if octets != b"p":
                 return octets[:1], octets[1:]
+            self._left -= PACKET_COST

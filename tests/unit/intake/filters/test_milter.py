@@ -172,6 +172,15 @@ async def test_a_milter_changes_a_mail() -> None:
     assert (changed.sender, changed.recipients) == (None, ("c@z.example", "d@y.example"))
 
 
+async def test_a_milter_removes_all_but_one_of_many_recipients() -> None:
+    recipients = tuple(f"{number}@y.example" for number in range(5000))
+    removed = b"".join(packet(b"-", f"<{each}>\0".encode()) for each in recipients[1:])
+    milter = ScriptedMilter(replies={b"E": removed + CONTINUE})
+    mail = replace(MAIL, recipients=recipients, content=b"A: 1\r\n\r\n")
+
+    assert applied(mail, await decided(milter, mail)).recipients == recipients[:1]
+
+
 @pytest.mark.parametrize("change", [each for each in CHANGES if each != packet(b"p")])
 async def test_a_change_that_was_not_negotiated_or_comes_early_fails(change: bytes) -> None:
     for milter in (
@@ -205,6 +214,7 @@ ATTACKS = {
     "a reply that accepts": ScriptedMilter(replies={b"E": packet(b"y", b"250 ok\0")}),
     "a reply without a code": ScriptedMilter(replies={b"E": packet(b"y", b"no\0")}),
     "a reply without an end": ScriptedMilter(replies={b"E": packet(b"y", b"550 no")}),
+    "octets behind a reply": ScriptedMilter(replies={b"E": packet(b"y", b"550 no\0x")}),
     "a field that is two": ScriptedMilter(
         replies={b"E": packet(b"h", b"X\0a\nBcc: b@y.example\0") + CONTINUE}
     ),
@@ -230,6 +240,8 @@ ATTACKS = {
     "a million fields": ScriptedMilter(endless=(b"E", packet(b"h", b"X\0y\0") * 1000)),
     "a million recipients": ScriptedMilter(endless=(b"E", packet(b"+", b"a@y.example\0") * 1000)),
     "an endless body": ScriptedMilter(endless=(b"E", packet(b"b", b"x" * 65535))),
+    "an endless body of single octets": ScriptedMilter(endless=(b"E", packet(b"b", b"x") * 1000)),
+    "signs of life at each step": ScriptedMilter(replies={b"L": packet(b"p") * 4000 + CONTINUE}),
     "endless signs of life": ScriptedMilter(endless=(b"E", packet(b"p") * 1000)),
     "endless removals": ScriptedMilter(endless=(b"E", packet(b"-", b"a@y.example\0") * 1000)),
     "a field without an end": ScriptedMilter(endless=(b"E", HUGE + b"h" * 65536)),
