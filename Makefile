@@ -36,8 +36,9 @@ lock: setup ## resolve the dependencies anew
 manifests: setup ## render manifests/ from the chart, copy the CRDs into it
 	cd tests && ../$(PY) -m support.chart
 
-api-reference: setup ## write docs/operator/api-reference.md from the CRDs
+api-reference: setup ## write docs/operator/api-reference.md from the CRDs, openapi.json of the intake
 	$(PY) -m support.api_reference
+	$(PY) -m support.http_openapi
 
 check: setup ## format, lint, types, import contracts, dead code
 	@test ! -e operator/__init__.py || { echo "operator/__init__.py would shadow the standard library's operator: remove it"; exit 1; }

@@ -17,6 +17,7 @@ import yaml
 
 from postroad import open_queue
 from postroad.errors import BrokerUnavailable, KeyReused, StoreFull
+from support import http_openapi
 from support.http_clients import a_mail, ask, basic
 from support.intake_files import (
     ALICE,
@@ -378,6 +379,7 @@ async def test_the_description_names_every_path_and_error(tmp_path: Path) -> Non
         answer = await ask(running, "/v1/openapi.json", method="GET", headers={"Authorization": ""})
 
     document = answer.body
+    assert document == http_openapi.document(), "run `make api-reference`"
     assert document["openapi"] == "3.1.0"
     posts = ["/v1/mails", "/v1/mails:batch", "/api/inject/v1"]
     assert sorted(document["paths"]) == sorted([*posts, "/v1/openapi.json"])

@@ -10,7 +10,8 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
+from importlib import resources
 from typing import Any, cast
 
 from aiohttp import web
@@ -20,7 +21,6 @@ from aiohttp.web_protocol import RequestHandler
 from postroad.intake.clients import Clients
 from postroad.intake.context import IntakeContext
 from postroad.intake.server import PAUSE_SECONDS
-from postroad.intake.web.openapi import document
 from postroad.intake.web.problems import Problem
 from postroad.intake.web.requests import HttpClient, Requests
 from postroad.smtp.wire import HandshakeFailed, address_of
@@ -299,8 +299,13 @@ def response_to(problem: Problem) -> web.Response:
     return response
 
 
+@cache
+def _description() -> bytes:
+    return (resources.files("postroad.intake.web") / "openapi.json").read_bytes()
+
+
 async def _describe(request: web.BaseRequest, client: HttpClient) -> web.StreamResponse:
-    return web.json_response(document())
+    return web.Response(body=_description(), content_type="application/json")
 
 
 def _close_if_silent(client: HttpConnection) -> None:

@@ -1,8 +1,9 @@
-"""The description of the API, from the models of its requests and responses.
+"""Writes the description (OpenAPI 3.1) of the API of listeners of role http, from the models of its
+requests and responses: `python -m support.http_openapi`."""
 
-Its form is that of OpenAPI 3.1."""
+from __future__ import annotations
 
-from functools import cache
+import json
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,6 +18,9 @@ from postroad.intake.web.models import (
     MailRequest,
 )
 from postroad.intake.web.problems import RETRY_SECONDS, Problem, ProblemDocument
+from support.repository import ROOT
+
+FILE = ROOT / "operator" / "postroad" / "intake" / "web" / "openapi.json"
 
 _REF = "#/components/schemas/{model}"
 
@@ -54,7 +58,11 @@ _KEY = {
 }
 
 
-@cache
+def written() -> str:
+    """Return the description, as the file has it."""
+    return json.dumps(document(), indent=1, sort_keys=True) + "\n"
+
+
 def document() -> dict[str, Any]:
     """Return the description."""
     accepted = _content(Accepted, _ACCEPTED)
@@ -160,3 +168,7 @@ def _ref(model: type[BaseModel]) -> dict[str, str]:
 
 def _problem(status: int) -> dict[str, Any]:
     return Problem(status, ERRORS[status]).document()
+
+
+if __name__ == "__main__":
+    FILE.write_text(written())
