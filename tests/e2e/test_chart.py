@@ -4,19 +4,17 @@ upgraded with mail on the way, and uninstalled."""
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from support.chart import CHART, CRDS, HelmFailed, helm
-from support.kubectl import Kubectl, KubectlFailed, Manifest, eventually, manifests
+from support.chart_release import ChartRelease, new_release
+from support.kubectl import Kubectl, KubectlFailed, eventually, manifests
 from support.sandbox import Sandbox
 from support.senders import SampleMail, Sender
 
@@ -25,97 +23,14 @@ pytestmark = [
     pytest.mark.timeout(600, func_only=True),
 ]
 
-HELM_SECONDS = 180
 COLUMN, FORMER_COLUMN = "Mails that wait.", "Mails that waited."
 """The description of a column in the CRD of this source, and in that of the chart before."""
 
 
-@dataclass
-class Release:
-    """A release of the chart as the first operator of a class that no other test has."""
-
-    sandbox: Sandbox
-    name: str = field(default_factory=lambda: f"chart-{secrets.token_hex(3)}")
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the operator; it has the name of the class and of the release."""
-        return self.name
-
-    @property
-    def operator(self) -> str:
-        """The name of the operator's objects."""
-        return f"postroad-operator-{self.name}"
-
-    def helm(self, command: str, *arguments: str | Path) -> str:
-        """Run a command about the release. Raises: HelmFailed."""
-        _, _, kubeconfig = self.sandbox.kubectl_command()
-        return helm(
-            *(command, self.name, *arguments, "--namespace", self.namespace),
-            *("--kubeconfig", kubeconfig, "--timeout", f"{HELM_SECONDS}s"),
-            timeout=HELM_SECONDS + 30,
-        )
-
-    def put(self, command: str, chart: Path, **values: object) -> None:
-        """Install or upgrade, and wait until the operators are ready. Other releases keep the roles
-        of users; the CRDs were made by kubectl."""
-        repository, _, tag = self.sandbox.installation.image.rpartition(":")
-        chosen: Mapping[str, object] = {
-            "image": {"repository": repository, "tag": tag},
-            "class": self.name,
-            "aggregatedRoles": {"create": False},
-            **values,
-        }
-        taking = ["--take-ownership"] if command == "install" else []
-        self.helm(
-            command, chart, "--wait", *taking,
-            *(f"--set-json={name}={json.dumps(value)}" for name, value in chosen.items()),
-        )  # fmt: skip
-
-    def deployment(self) -> Manifest:
-        return self.sandbox.kubectl.get("deployment", self.operator, self.namespace)
-
-    def left(self) -> list[str]:
-        """Return the objects of the release that are there, by kind and name, those of its
-        namespace and those of none; pods that are going away too."""
-        kinds = (
-            "deployment,replicaset,pod,service,serviceaccount,poddisruptionbudget,role,"
-            "rolebinding,clusterrole,clusterrolebinding"
-        )
-        chosen = ("-l", f"app.kubernetes.io/name=postroad-{self.name}")
-        names = self.sandbox.kubectl("get", kinds, *chosen, "-n", self.namespace, "-o", "name")
-        return names.split()
-
-    def remove(self) -> None:
-        """Remove what a test left: the queues while an operator can erase them, then all else."""
-        kubectl, place = self.sandbox.kubectl, self.sandbox.namespace
-        with suppress(KubectlFailed):
-            kubectl("delete", "mq", "--all", "-n", place, "--timeout=90s", timeout=100)
-        with suppress(HelmFailed):
-            self.helm("uninstall", "--ignore-not-found", "--wait")
-        kubectl("delete", "namespace", self.namespace, "--timeout=90s", timeout=100)
-
-
 @pytest.fixture
-def release(sandbox: Sandbox) -> Iterator[Release]:
-    made = Release(sandbox)
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    metadata = {"name": made.namespace, "labels": labels}
-    sandbox.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    try:
+def release(sandbox: Sandbox) -> Iterator[ChartRelease]:
+    with new_release(sandbox) as made:
         yield made
-    finally:
-        made.remove()
-
-
-def queue_cluster(release: Release) -> Manifest:
-    """Return a QueueCluster `ours` of the release's class, beside the sandbox's own."""
-    sandbox = release.sandbox
-    cluster = sandbox.installation.queue_cluster(
-        sandbox.namespace, f"{sandbox.keyspace}_ours", name="ours"
-    )
-    cluster["spec"]["operatorClass"] = release.name
-    return cluster
 
 
 def send(port: int, *recipients: str) -> None:
@@ -153,7 +68,7 @@ def former_chart(folder: Path) -> Path:
 
 
 def test_mail_flows_on_while_the_chart_is_upgraded_and_uninstalled(
-    sandbox: Sandbox, release: Release, tmp_path: Path
+    sandbox: Sandbox, release: ChartRelease, tmp_path: Path
 ) -> None:
     kubectl = sandbox.kubectl
     release.put("install", former_chart(tmp_path / "chart"), replicas=1)
@@ -161,7 +76,7 @@ def test_mail_flows_on_while_the_chart_is_upgraded_and_uninstalled(
     assert column_of_the_crd(kubectl) == FORMER_COLUMN
 
     ours = {"name": "ours"}
-    sandbox.apply(queue_cluster(release))
+    sandbox.apply(release.queue_cluster())
     sandbox.apply(sandbox.mail_queue(clusterRef=ours))
     sandbox.apply(
         sandbox.mail_queue(
@@ -231,13 +146,13 @@ def may(kubectl: Kubectl, account: str, verb: str, kind: str, namespace: str) ->
 
 
 def test_an_operator_of_one_namespace_has_its_rights_there_alone(
-    sandbox: Sandbox, release: Release
+    sandbox: Sandbox, release: ChartRelease
 ) -> None:
     kubectl = sandbox.kubectl
     watched = {"watchNamespaces": [sandbox.namespace], "crds": {"install": False}}
     release.put("install", CHART, **watched)
     release.helm("test")
-    sandbox.apply(queue_cluster(release))
+    sandbox.apply(release.queue_cluster())
     sandbox.apply(sandbox.mail_queue(clusterRef={"name": "ours"}))
     sandbox.wait_ready()
     with sandbox.smtp() as port:

@@ -15,7 +15,7 @@ import zipfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -32,19 +32,41 @@ MAX_ANSWER = 60
 def unpack_older(folder: Path) -> Path:
     """Put the older release's sources into a folder; return what goes on the path. Skips the test
     where the history is not there, and fails it where POSTROAD_REQUIRE names `history`."""
-    made = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", "--format=zip", OLDER, "operator"],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        required = "history" in os.environ.get("POSTROAD_REQUIRE", "").split(",")
-        (pytest.fail if required else pytest.skip)(
-            f"commit {OLDER} is not here: use a clone with its history (git fetch --unshallow)"
-        )
-    with zipfile.ZipFile(io.BytesIO(made.stdout)) as archive:
-        archive.extractall(folder)
+    _unpack(OLDER, folder, "operator")
     return folder / "operator"
+
+
+def unpack_first_with(path: str, folder: Path) -> None:
+    """Put the whole source of the commit that brought a file into a folder: the oldest release that
+    has what the file is for. Skips and fails as `unpack_older`."""
+    if _git("rev-parse", "--is-shallow-repository").strip() != b"false":
+        _without_history("the commits of long ago are")
+    commits = _git("log", "--diff-filter=A", "--format=%H", "--", path).split()
+    if not commits:
+        _without_history(f"the commit that brought {path} is")
+    _unpack(commits[-1].decode(), folder)
+
+
+def _unpack(commit: str, folder: Path, *paths: str) -> None:
+    made = _git("archive", "--format=zip", commit, *paths)
+    if not made:
+        _without_history(f"commit {commit} is")
+    with zipfile.ZipFile(io.BytesIO(made)) as archive:
+        archive.extractall(folder)
+
+
+def _git(*arguments: str) -> bytes:
+    """Return what git printed about this source; nothing where it fails."""
+    command = ["git", "-C", str(ROOT), *arguments]
+    done = subprocess.run(command, capture_output=True, check=False)
+    return b"" if done.returncode else done.stdout
+
+
+def _without_history(what: str) -> NoReturn:
+    required = "history" in os.environ.get("POSTROAD_REQUIRE", "").split(",")
+    (pytest.fail if required else pytest.skip)(
+        f"{what} not here: use a clone with its history (git fetch --unshallow)"
+    )
 
 
 class Peer:
