@@ -4,6 +4,7 @@ keys that sign mail), and what holds between them."""
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -16,8 +17,8 @@ from postroad.delivery_settings.hops import Hop, HostLookUp
 from postroad.delivery_settings.patterns import (
     DeliverySection,
     DomainName,
-    DomainPattern,
     Duration,
+    ServerPattern,
     TenantName,
 )
 from postroad.delivery_settings.routing import RoutingSettings, relay_rule
@@ -26,9 +27,9 @@ from postroad.domain.delivery.paces import LimitedBy, LimitRule
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.smtp.bounces import BounceClass, BounceRule
 from postroad.domain.values.api_names import BY_API_NAME
-from postroad.domain.values.domain_patterns import DomainPatterns
+from postroad.domain.values.domain_patterns import DomainPatterns, server_name
 from postroad.routing.routes import host_of
-from postroad.scheduling.ranking import ConnectionLimits, LimitsOf
+from postroad.scheduling.ranking import ConnectionLimits
 from postroad.signing.signatures import Canonical, SelectedKey, SigningRule
 
 
@@ -57,12 +58,12 @@ class RateLimitSettings(DeliverySection):
     tenants: Annotated[tuple[TenantName, ...], Field(min_length=1, max_length=1000)] | None = None
     """Mail of these tenants. Absent: of all."""
 
-    servers: Annotated[tuple[DomainPattern, ...], Field(min_length=1, max_length=1000)] | None = (
+    servers: Annotated[tuple[ServerPattern, ...], Field(min_length=1, max_length=1000)] | None = (
         None
     )
-    """Mail whose first next hop is one of these servers: `mx.example.org`, or `*.example.org` for
-    all below it. So a limit is of a provider, whatever the domains of its customers. Absent: any.
-    """
+    """Mail whose first next hop is one of these servers: `mx.example.org`, `*.example.org` for all
+    below it, or an address. So a limit is of a provider, whatever the domains of its customers.
+    Absent: any."""
 
     def rule(self) -> LimitRule:
         """Return the value that workers use."""
@@ -80,9 +81,9 @@ class RateLimitSettings(DeliverySection):
 class ConnectionSettings(DeliverySection):
     """Limits of the connections of each worker to a server."""
 
-    servers: Annotated[tuple[DomainPattern, ...], Field(min_length=1, max_length=1000)]
-    """Servers, each of which has the limits for itself: `mx.example.org`, or `*.example.org` for
-    all below it."""
+    servers: Annotated[tuple[ServerPattern, ...], Field(min_length=1, max_length=1000)]
+    """Servers, each of which has the limits for itself: `mx.example.org`, `*.example.org` for all
+    below it, or an address."""
 
     max_connections: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
     """Connections to it at a time. Absent: 20, or with a relay as many as a worker has."""
@@ -93,6 +94,19 @@ class ConnectionSettings(DeliverySection):
     def limits(self) -> ConnectionLimits:
         """Return the value that workers use."""
         return ConnectionLimits(self.max_connections, self.max_mails)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Limits of connections by server: the first rule that has it decides."""
+
+    rules: tuple[tuple[DomainPatterns, ConnectionLimits], ...] = ()
+
+    def __call__(self, name: str) -> ConnectionLimits:
+        """Return the limits of a destination, by the name that routes give it."""
+        host = server_name(host_of(name))
+        found = (limits for servers, limits in self.rules if servers.match(host) is not None)
+        return next(found, ConnectionLimits())
 
 
 MAX_LIFETIME = timedelta(days=3650)
@@ -258,16 +272,10 @@ class DeliverySettings(DeliverySection):
         """Return what workers do with the suppression list; None: nothing."""
         return None if self.suppression is None else self.suppression.rules()
 
-    def connection_limits(self) -> LimitsOf:
-        """Return the limits of destinations, by the names that routes give them."""
-        rules = [(DomainPatterns.of(each.servers), each.limits()) for each in self.connections]
-
-        def limits_of(name: str) -> ConnectionLimits:
-            host = host_of(name).rstrip(".").lower()
-            found = (limits for servers, limits in rules if servers.match(host) is not None)
-            return next(found, ConnectionLimits())
-
-        return limits_of
+    def connection_limits(self) -> ServerLimits:
+        """Return the limits of destinations."""
+        rules = ((DomainPatterns.of(each.servers), each.limits()) for each in self.connections)
+        return ServerLimits(tuple(rules))
 
     def limit_rules(self) -> tuple[LimitRule, ...]:
         return tuple(each.rule() for each in self.limits)

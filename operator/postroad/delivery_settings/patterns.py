@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from postroad.domain.mail.seven_bits import ascii_address, ascii_domain
 from postroad.domain.smtp.next_hops import parse_host_port
+from postroad.domain.values.domain_patterns import server_name
 from postroad.domain.values.instants import DURATION_PATTERN, format_duration, parse_duration
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
@@ -67,6 +68,12 @@ def _domain_pattern(text: str) -> str:
     if "*" in text:
         raise ValueError("write a domain (example.org), all below it (*.example.org), or *")
     return domain_name(text)
+
+
+def _server_pattern(text: str) -> str:
+    if text.startswith("["):
+        raise ValueError("write an address without brackets: 192.0.2.1 or 2001:db8::1")
+    return server_name(text) if is_address(text) else _domain_pattern(text)
 
 
 def _sender_pattern(text: str) -> str:
@@ -136,6 +143,7 @@ AbsolutePath = Annotated[
     WithJsonSchema({"type": "string", "maxLength": 1024, "pattern": "^/"}),
 ]
 DomainPattern = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_domain_pattern)]
+ServerPattern = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_server_pattern)]
 SenderPattern = Annotated[str, Field(max_length=320), AfterValidator(_sender_pattern)]
 ServerName = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(full_name)]
 HopHost = Annotated[

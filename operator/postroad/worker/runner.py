@@ -97,6 +97,7 @@ class SchedulerRunner:
         self._book = SiteBook()
         self._deliverer = deliverer
         self._window = window
+        self._limits_of: LimitsOf | None = None
         self._scheduler = Scheduler(rules, lambda n: int(randomness.uniform() * n))
         self._ledgers: dict[ItemProgress, str] = {}
         """Each with the scheduler's name of its mail."""
@@ -147,9 +148,13 @@ class SchedulerRunner:
         else:
             self._take(ledger, left)
 
-    def limit(self, limits_of: LimitsOf) -> None:
-        """Limit the connections of destinations from now on."""
+    def limit(self, limits_of: LimitsOf) -> bool:
+        """Limit the connections of destinations from now on; return whether that is another
+        limit."""
+        is_other = limits_of != self._limits_of
+        self._limits_of = limits_of
         self._scheduler.limit(limits_of)
+        return is_other
 
     def route_again(self) -> None:
         """Find the routes of all that waits anew: they may be others now. What connections have,

@@ -72,13 +72,14 @@ def test_the_first_entry_that_has_a_server_limits_its_connections(tmp_path: Path
     file.write_text("""
 connections:
   - {servers: [a.mx.example], maxConnections: 2}
-  - {servers: ["*.MX.example"], maxConnections: 5, maxMails: 100}
+  - {servers: ["*.MX.example", "2001:DB8::1"], maxConnections: 5, maxMails: 100}
 """)
     limits_of = read_delivery(file).connection_limits()
 
     found = [limits_of(written_hop(NextHop(host))) for host in ("a.mx.example", "B.mx.example.")]
     assert found == [ConnectionLimits(2), ConnectionLimits(5, 100)]
-    for other in (NextHop("mx.example"), NextHop("2001:db8::1"), NextHop("/run/lmtp")):
+    assert limits_of(written_hop(NextHop("2001:db8:0::1"))) == ConnectionLimits(5, 100)
+    for other in (NextHop("mx.example"), NextHop("2001:db8::2"), NextHop("/run/lmtp")):
         assert limits_of(written_hop(other)) == ConnectionLimits()
 
 
@@ -90,6 +91,7 @@ connections:
         ("{servers: [a.example], maxConnections: 0}", "connections[0].maxConnections"),
         ("{servers: [a.example], maxMails: true}", "connections[0].maxMails"),
         ("{servers: ['a*.example']}", "connections[0].servers[0]"),
+        ("{servers: ['[192.0.2.1]']}", "write an address without brackets"),
     ],
 )
 def test_limits_of_connections_that_make_no_sense_are_refused(

@@ -278,8 +278,7 @@ def _use(
     is_other = _replace(routes, found)
     if pacer is not None:
         is_other |= pacer.replace(changed.limit_rules())
-    driving.limit(changed.connection_limits())
-    is_other |= bool(changed.connections)  # what waits may go at once now
+    is_other |= driving.limit(changed.connection_limits())  # what waits may go at once now
     use_rules(changed.bounce_rules)
     if suppressing is not None:
         suppressing.rules = changed.suppression_rules()

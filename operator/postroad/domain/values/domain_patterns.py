@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,14 @@ class DomainPatterns:
             parent in self.parents or any(each in self.parents for each in parents_of(parent))
             for parent in others.parents
         )
+
+
+def server_name(host: str) -> str:
+    """Return a name or address of a server in the form that patterns match."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host.rstrip(".").lower()
 
 
 def parents_of(domain: str) -> Iterable[str]:

@@ -10,6 +10,7 @@ from typing import cast
 from postroad.domain.delivery.paces import LimitedMail
 from postroad.domain.mail.mail import Envelope, Outcome, domain_of
 from postroad.domain.mail.shapes import Shape
+from postroad.domain.values.domain_patterns import server_name
 from postroad.errors import PostroadError, ServerError
 from postroad.ports.delivery import Transmission
 from postroad.scheduling.events import DeliveryJob
@@ -80,7 +81,7 @@ class OpenJob:
         source = "" if hop.source is None else " ".join(hop.source.addresses)
         domains = frozenset(map(domain_of, self.recipients))
         tenant = self.ledger.item.mail.tenant
-        servers = tuple(each.host.rstrip(".").lower() for each in first)
+        servers = tuple(server_name(each.host) for each in first)
         return LimitedMail(self.route.name, domains, tenant, source, servers)
 
     def transmission(self) -> Transmission:
