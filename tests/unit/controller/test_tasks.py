@@ -197,6 +197,7 @@ def test_a_copy_of_a_task_that_was_begun_is_not_done_again() -> None:
 
             assert pods.jobs() == []
             assert (status(operator)["phase"], reason(operator)) == ("Failed", "Copied")
+            assert len(operator.events("TaskFailed")) == 2, "about the task, and its MailQueue"
             assert truths(operator)["Stalled"] == "True"
 
     run(scene())
@@ -339,7 +340,9 @@ def test_a_queue_that_is_deleted_stops_its_tasks_and_does_not_wait_for_them() ->
             await operator.create(task(NAMESPACE, **SPAM))
             await operator.create(task(NAMESPACE, "daily", schedule="@daily", **SPAM))
             await move(3)
-            await pods.begin(only(pods.jobs()))
+            counted = json.dumps({"matched": 12})
+            await pods.begin(only(pods.jobs()), count=counted)
+            await move(30)
             await operator.delete(MAIL_QUEUE, "outgoing")
             await move(30)
 
@@ -347,6 +350,8 @@ def test_a_queue_that_is_deleted_stops_its_tasks_and_does_not_wait_for_them() ->
             assert pods.jobs() == []
             assert not [each for each in operator.kubernetes.objects if each.plural == "cronjobs"]
             assert (status(operator)["phase"], reason(operator)) == ("Failed", "QueueDeleted")
+            assert status(operator)["failed"] == 12
+            assert operator.events("TaskFailed")
             assert status(operator, "daily")["phase"] == "Pending"
 
             await operator.create(mail_queue(NAMESPACE))

@@ -53,10 +53,27 @@ def phase_of(found: Object) -> str:
 
 def is_under_way(progress: TaskProgress) -> bool:
     """True if pods may work, or another task does, whose end makes nothing due."""
-    fields = progress.fields
-    is_scheduled_run = bool(fields.get("startedAt")) and not fields.get("finishedAt")
-    is_in_turn = progress.phase == RUNNING or progress.finding.reason == ANOTHER_TASK
-    return is_in_turn or (progress.phase == SCHEDULED and is_scheduled_run)
+    return progress.phase == RUNNING or progress.finding.reason == ANOTHER_TASK
+
+
+def failure_of(found: Object, progress: TaskProgress) -> TaskRun | None:
+    """Return the failure of a task that no run of its pods reports; None: there is none."""
+    if progress.phase != FAILED or phase_of(found) == FAILED:
+        return None
+    status = found.get("status") or {}
+    return TaskRun(
+        found["metadata"]["name"],
+        status.get("startedAt"),
+        progress.fields["finishedAt"],
+        status.get("matched"),
+        status.get("done"),
+        progress.finding.message,
+    )
+
+
+def left_of(matched: int | None, done: int | None) -> int | None:
+    """Return how many mails a failed task left; None where that is not known."""
+    return None if matched is None else max(0, matched - (done or 0))
 
 
 def obstacle_of(queue: Object) -> Finding | None:

@@ -51,8 +51,8 @@ def run_of(job: Object, pods: Sequence[Object], operation: str) -> TaskRun:
     name, status = job["metadata"]["name"], job.get("status") or {}
     own = [each for each in pods if each["metadata"]["labels"].get(JOB_OF_POD) == name]
     messages = [each for pod in own for each in _messages(pod)]
-    counted = [found for which, text in messages if which == COUNT for found in _numbers(text)]
-    changed = [found for which, text in messages if which != COUNT for found in _numbers(text)]
+    counted = [_numbers(text) for which, text in messages if which == COUNT]
+    changed = [_numbers(text) for which, text in messages if which != COUNT]
     matched = [each["matched"] for each in (*counted, *changed) if "matched" in each]
     done = [each["done"] for each in changed if "done" in each]
     outcome = outcome_of(job)
@@ -82,14 +82,14 @@ def _messages(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield container["name"], str(ended.get("message", ""))
 
 
-def _numbers(text: str) -> Iterator[dict[str, int]]:
-    """Yield the counts of a message; of the pipeline's summary all together. The text is a pod's:
+def _numbers(text: str) -> dict[str, int]:
+    """Return the counts of a message; of the pipeline's summary all together. The text is a pod's:
     what is no count that the CRD takes is left out."""
     found = _document(text)
     counts = found.get("counts")
     if isinstance(counts, dict):
         found = {"done": sum(each for each in counts.values() if isinstance(each, int))}
-    yield {
+    return {
         name: found[name]
         for name in ("matched", "done")
         if type(found.get(name)) is int and 0 <= found[name] <= MAX_NUMBER

@@ -54,9 +54,11 @@ from postroad.controller.task.phases import (
     as_begun,
     at_least,
     completed,
+    failure_of,
     first_of,
     is_stray,
     is_under_way,
+    left_of,
     obstacle_of,
     phase_of,
     running,
@@ -149,7 +151,8 @@ class Tasks:
         fields = {"phase": progress.phase, **message, **progress.fields}
         report = Report([progress.finding, *progress.others], fields)
         after = composed(before, report, generation, self._clock.now())
-        if (run := progress.ended) is not None and before.get("finishedAt") != run.finished:
+        run = progress.ended or failure_of(found, progress)
+        if run is not None and before.get("finishedAt") != run.finished:
             is_failed = run.error is not None
             await self._announce(found, "TaskFailed" if is_failed else "TaskCompleted", run)
         return await self._status_writer.write(MAIL_QUEUE_TASK, found, after)
@@ -210,7 +213,7 @@ class Tasks:
         task, place = spec.Task.of(found), spec.queue_of_task(found)
         queue = await self._api.get(MAIL_QUEUE, place.namespace, place.name)
         if queue is None or "deletionTimestamp" in queue["metadata"]:
-            return found, await self._without_queue(task, is_gone=queue is None, is_begun=is_begun)
+            return found, await self._without_queue(found, task, is_gone=queue is None)
         if is_begun and task.spec.operation != spec.ROTATE:
             job = await self._certain.get(JOB, task.key.namespace, job_name(task))
             if job is not None and is_owned(job, task.uid):
@@ -236,7 +239,7 @@ class Tasks:
         return found, as_begun(found)
 
     async def _without_queue(
-        self, task: spec.Task, *, is_gone: bool, is_begun: bool
+        self, found: Object, task: spec.Task, *, is_gone: bool
     ) -> TaskProgress:
         """Stop what works on a queue that is deleted, which waits for the pods to end."""
         kind = JOB if task.spec.schedule is None else CRON_JOB
@@ -245,11 +248,12 @@ class Tasks:
             await self._api.delete(kind, made)
             log_action("stopped a task", job=job_name(task))
         name = task.spec.queue_ref.name
-        if is_begun:
+        if phase_of(found) == RUNNING:
             finding = bad(condition.COMPLETE, "QueueDeleted", GONE.format(name), retryable=False)
-            return TaskProgress(
-                FAILED, finding, fields={"finishedAt": timestamp(self._clock.now())}
-            )
+            status = found["status"]
+            left = left_of(status.get("matched"), status.get("done"))
+            fields = {"failed": left, "finishedAt": timestamp(self._clock.now())}
+            return TaskProgress(FAILED, finding, fields=fields)
         if is_gone:
             message = f"there is no MailQueue {name} in the namespace: the task waits for it"
             return TaskProgress(
@@ -340,7 +344,7 @@ class Tasks:
         fields = {**counts, "failed": 0, "finishedAt": run.finished}
         if run.error is None:
             return TaskProgress(COMPLETED, completed(text), fields=fields, ended=run)
-        fields["failed"] = None if run.matched is None else max(0, run.matched - (run.done or 0))
+        fields["failed"] = left_of(run.matched, run.done)
         finding = bad(condition.COMPLETE, "RunFailed", text, retryable=False)
         return TaskProgress(FAILED, finding, fields=fields, ended=run)
 
