@@ -84,9 +84,13 @@ def event_spool_of(queue: MailQueue) -> EventSpool:
     return queue.event_spool
 
 
-def open_sink(stream: EventStream, folder: Path, ca_file: Path | None) -> EventSink:
+def open_sink(
+    stream: EventStream, spool: EventSpool, folder: Path, ca_file: Path | None
+) -> EventSink:
     """Return where events of a stream go. `folder`: where relative paths begin. Raises:
     InvalidSettings."""
+    if stream.amqp is not None:
+        return spool.exchange(stream.amqp.exchange)
     if stream.file is not None:
         return EventFile(stream.file)
     from postroad.adapters.programs.event_webhook import EventWebhook  # aiohttp's client

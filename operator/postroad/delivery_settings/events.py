@@ -58,8 +58,16 @@ class EventSecret(DeliverySection):
         return self
 
 
+class EventAmqp(DeliverySection):
+    """An exchange of the RabbitMQ that carries the queue."""
+
+    exchange: Annotated[str, Field(max_length=63, pattern=r"^postroad\.events(-[-a-z0-9]+)?$")]
+    """Its name: postroad.events, or with a part behind it (postroad.events-crm). An administrator
+    declares it, and binds queues; the routing key is NAMESPACE.NAME.TYPE."""
+
+
 class EventStream(DeliverySection):
-    """One stream. It has one of webhook and file."""
+    """One stream. It has one of webhook, file and amqp."""
 
     name: Annotated[
         str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
@@ -77,6 +85,9 @@ class EventStream(DeliverySection):
     file: AbsolutePath | None = None
     """File to which a line of JSON is appended for each event, by one worker at a time. At 64 MiB
     it is renamed, with .1 behind its name; who moves it away gets a new one."""
+
+    amqp: EventAmqp | None = None
+    """Exchange that gets each event, of the RabbitMQ that carries the queue."""
 
     kinds: (
         Annotated[tuple[Annotated[EventKind, BY_API_NAME], ...], Field(min_length=1, max_length=16)]
@@ -98,8 +109,8 @@ class EventStream(DeliverySection):
 
     @model_validator(mode="after")
     def _has_one_sink(self) -> EventStream:
-        if (self.webhook is None) == (self.file is None):
-            raise ValueError("give either webhook or file")
+        if [self.webhook, self.file, self.amqp].count(None) != 2:
+            raise ValueError("give one of webhook, file and amqp")
         if (self.webhook is None) != (self.secret is None):
             raise ValueError("a webhook has a secret, and nothing else has one")
         return self

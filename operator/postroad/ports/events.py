@@ -1,5 +1,7 @@
 """Streams of events: where they are kept until they are sent, and to what they are sent."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum, auto
@@ -54,6 +56,10 @@ class EventSpool(Protocol):
         The caller ends all of a batch before it asks for the next one, or closes the generator:
         then those that are left come again, first. One process at a time gets those of a stream,
         the others wait. A crash repeats those that were done last."""
+
+    def exchange(self, name: str) -> EventSink:
+        """Return what sends to an exchange of the broker that keeps the events. No I/O. Raises:
+        InvalidSettings where no broker does."""
 
     async def is_full(self, stream: str) -> bool:
         """Return whether a stream has more events than are to be kept: the oldest are to go."""

@@ -28,6 +28,7 @@ events:
     domains: [Example.org]
     addresses: Hashed
   - {name: audit, file: /var/log/postroad/events.jsonl}
+  - {name: bus, amqp: {exchange: postroad.events-crm}}
 """
     assert read(tmp_path, text) == (
         EventRule(
@@ -38,6 +39,7 @@ events:
             EventAddresses.HASHED,
         ),
         EventRule("audit"),
+        EventRule("bus"),
     )
 
 
@@ -47,10 +49,14 @@ HOOK = "webhook: 'https://x.example/', secret: {file: s}"
 @pytest.mark.parametrize(
     ("stream", "problem"),
     [
-        ("{name: a}", "give either webhook or file"),
-        (f"{{name: a, file: /x, {HOOK}}}", "give either webhook or file"),
+        ("{name: a}", "give one of webhook, file and amqp"),
+        (f"{{name: a, file: /x, {HOOK}}}", "give one of webhook, file and amqp"),
         ("{name: a, webhook: 'https://x.example/'}", "a webhook has a secret"),
         ("{name: a, file: /x, secret: {file: s}}", "a webhook has a secret"),
+        ("{name: a, file: /x, amqp: {exchange: postroad.events}}", "give one of webhook"),
+        ("{name: a, amqp: {exchange: mine}}", "events[0].amqp.exchange"),
+        ("{name: a, amqp: {exchange: postroad.mail.out}}", "events[0].amqp.exchange"),
+        ("{name: a, amqp: {exchange: postroad.events.out}}", "events[0].amqp.exchange"),
         ("{name: a, file: x}", "write the whole path"),
         ("{name: a, webhook: 'ftp://x', secret: {file: s}}", "a webhook has a URL such as"),
         ("{name: a, webhook: 'https://u:p@x/', secret: {file: s}}", "no login"),

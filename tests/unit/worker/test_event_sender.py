@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.domain.delivery.events import StreamEvent
-from postroad.ports.events import MAX_BATCH, SinkReply, SinkVerdict, WaitingEvent
+from postroad.ports.events import MAX_BATCH, EventSink, SinkReply, SinkVerdict, WaitingEvent
 from postroad.worker.event_sender import MAX_ASKED, EventSender
 from support.memory.clock import ManualClock
 
@@ -57,6 +57,9 @@ class ListSpool:
             self.left.remove(body)
 
         return done  # type: ignore[return-value]
+
+    def exchange(self, name: str) -> EventSink:
+        raise NotImplementedError
 
     async def is_full(self, stream: str) -> bool:
         return len(self.left) > self.most

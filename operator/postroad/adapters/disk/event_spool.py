@@ -16,8 +16,15 @@ from typing import Any, TypeVar
 
 from postroad.adapters.disk.files import PRIVATE_FILE, DiskFiles, Translated
 from postroad.domain.delivery.events import StreamEvent
-from postroad.errors import StoreFailed, StoreFull
-from postroad.ports.events import MAX_BATCH, MAX_WAITING, SinkReply, SinkVerdict, WaitingEvent
+from postroad.errors import InvalidSettings, StoreFailed, StoreFull
+from postroad.ports.events import (
+    MAX_BATCH,
+    MAX_WAITING,
+    EventSink,
+    SinkReply,
+    SinkVerdict,
+    WaitingEvent,
+)
 from postroad.telemetry.logs import logger
 
 T = TypeVar("T")
@@ -80,6 +87,11 @@ class FileEventSpool:
                 await asyncio.to_thread(self._change, _REMOVE, done)
         finally:
             lock.release()
+
+    def exchange(self, name: str) -> EventSink:
+        raise InvalidSettings(
+            "a queue in a directory has no RabbitMQ", hint="give webhook or file in place of amqp"
+        )
 
     async def is_full(self, stream: str) -> bool:
         return bool(await asyncio.to_thread(self._read, _BEYOND, stream, MAX_WAITING))

@@ -4,7 +4,10 @@ The queue has a single active consumer, so that events of a mail are sent in the
 workers take over from one that is gone. It goes after so long without a consumer: with a stream
 that is no longer declared, or with its mail queue. Source: ADR 0089."""
 
+from __future__ import annotations
+
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -15,8 +18,14 @@ from postroad.adapters.rabbitmq.management import Vhost
 from postroad.adapters.rabbitmq.publisher import Publisher
 from postroad.domain.delivery.events import StreamEvent
 from postroad.domain.queues.names import QueueName
-from postroad.errors import Unroutable
-from postroad.ports.events import MAX_BATCH, MAX_WAITING, WaitingEvent
+from postroad.errors import ServerError, Unroutable
+from postroad.ports.events import (
+    MAX_BATCH,
+    MAX_WAITING,
+    SinkReply,
+    SinkVerdict,
+    WaitingEvent,
+)
 
 UNUSED = timedelta(days=14)
 MAX_QUEUE_BYTES = 512 * 2**20
@@ -60,6 +69,9 @@ class RabbitMQEventSpool:
         finally:
             await subscription.close()
 
+    def exchange(self, name: str) -> EventExchange:
+        return EventExchange(Publisher(self._vhost.publishing), name, self._queue)
+
     async def is_full(self, stream: str) -> bool:
         (found,) = await self._vhost.administer(topology.count, self._topology(stream))
         return found.ready > MAX_WAITING
@@ -77,6 +89,25 @@ class RabbitMQEventSpool:
             },
         )
         return topology.Topology((), (queue,))
+
+
+class EventExchange:
+    """`ports.events.EventSink`: an exchange of the vhost, with routing keys NAMESPACE.NAME.TYPE. It
+    is the administrator's, and so are the queues behind it: an event that none gets waits."""
+
+    def __init__(self, publisher: Publisher, exchange: str, queue: QueueName) -> None:
+        self._publisher, self._exchange, self._queue = publisher, exchange, queue
+
+    async def send(self, event_id: str, body: bytes) -> SinkReply:
+        key = f"{self._queue}.{json.loads(body)['type']}"
+        try:
+            await self._publisher.publish(self._exchange, key, UUID(event_id), body)
+        except ServerError as error:
+            return SinkReply(SinkVerdict.LATER, type(error).__name__)
+        return SinkReply(SinkVerdict.TAKEN)
+
+    async def close(self) -> None:
+        await self._publisher.close()
 
 
 def _key(stream: str) -> str:

@@ -56,7 +56,7 @@ def permissions_of(queue: QueueName) -> dict[str, str]:
     events = r"events\.[-a-z0-9]+"  # they declare these queues, and bind them
     return {
         "configure": rf"^postroad\.{name}\.{events}$",
-        "write": rf"^postroad\.({delays}|{name}(\.{events})?)$",
+        "write": rf"^postroad\.({delays}|events(-[-a-z0-9]+)?|{name}(\.{events})?)$",
         "read": rf"^postroad\.{name}(\.(work|dead|{events}))?$",
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
@@ -15,7 +16,7 @@ from postroad.delivery_settings.events import EventStream
 from postroad.delivery_settings.files import read_delivery
 from postroad.domain.delivery.events import EventRule
 from postroad.errors import PostroadError
-from postroad.ports.events import EventSink
+from postroad.ports.events import EventSink, EventSpool
 from postroad.settings import Settings
 from postroad.telemetry.metrics import DELIVERY_READS, DELIVERY_REFUSED
 from postroad.worker.event_sender import EventSender
@@ -39,7 +40,9 @@ def events_of(this: Process, streams: Sequence[EventStream]) -> SpooledEvents | 
 class EventSenders:
     """The senders of all streams, each in a task."""
 
-    def __init__(self, this: Process, open_sink: Callable[[EventStream], EventSink]) -> None:
+    def __init__(
+        self, this: Process, open_sink: Callable[[EventStream, EventSpool], EventSink]
+    ) -> None:
         self._this, self._open_sink = this, open_sink
         self._running: dict[EventStream, asyncio.Task[None]] = {}
 
@@ -47,7 +50,8 @@ class EventSenders:
         """Send events of these streams from now on. Raises: InvalidSettings; nothing is changed
         then."""
         queue, clock = self._this.queue, MachineClock()
-        opened = [(each, self._open_sink(each)) for each in streams if each not in self._running]
+        added = [each for each in streams if each not in self._running]
+        opened = [(each, self._open_sink(each, event_spool_of(queue))) for each in added]
         for gone in self._running.keys() - set(streams):
             self._running.pop(gone).cancel()
         for stream, sink in opened:
@@ -70,7 +74,7 @@ async def sending(
     """Send the events of streams meanwhile; what is returned takes others up. `file`: of delivery.
     Raises: InvalidSettings."""
     folder = Path() if file is None else file.parent
-    senders = EventSenders(this, lambda stream: open_sink(stream, folder, settings.ca_file))
+    senders = EventSenders(this, partial(open_sink, folder=folder, ca_file=settings.ca_file))
 
     def use(streams: Sequence[EventStream]) -> None:
         senders.use(streams)
