@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from postroad.bootstrap import open_queue
+from postroad.domain.mail.mail import QUARANTINE
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.domain.smtp.next_hops import parse_host_port
@@ -227,6 +228,6 @@ def view_text(view: MailView) -> str:
         f"{view.size_bytes} B",
         f"priority {view.mail.priority}" if view.mail.priority else "",
         f"{view.mail.sender or '<>'} -> {recipients[0]}{more}",
-        view.reason or view.last_error or "",
+        view.reason or view.last_error or view.mail.attributes.get(QUARANTINE, ""),
     ]
     return "  ".join(part for part in parts if part)

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.cli.options import view_text
 from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.mail import envelope_documents
 from postroad.domain.mail.mail import (
+    QUARANTINE,
     DsnOptions,
     Envelope,
     Mail,
@@ -160,6 +162,13 @@ def test_printed_view_has_times_as_text_and_a_reason_for_the_dead_alone() -> Non
         "last_error": "451",
     }
     assert documents.printed_view(view(FULL, "why")) == printed | {"reason": "why"}
+
+
+def test_a_view_of_mail_that_a_filter_held_has_its_reason() -> None:
+    held = view(replace(FULL, attributes={QUARANTINE: "clamav: EICAR"}))
+
+    assert documents.printed_view(held)["quarantine"] == "clamav: EICAR"
+    assert view_text(replace(held, last_error=None)).endswith("clamav: EICAR")
 
 
 @pytest.mark.parametrize(

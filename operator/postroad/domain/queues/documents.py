@@ -17,7 +17,7 @@ from uuid import UUID
 from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.delivery.retries import MIN_DELAY, Endings
 from postroad.domain.mail.envelope_documents import envelope_of, envelope_value
-from postroad.domain.mail.mail import Envelope, OutcomeKind
+from postroad.domain.mail.mail import QUARANTINE, Envelope, OutcomeKind
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.selection import Selector
 from postroad.domain.smtp.bounces import BounceClass
@@ -141,7 +141,8 @@ def view_of_exact(value: Mapping[str, Any]) -> MailView:
 
 
 def printed_view(view: MailView) -> dict[str, Any]:
-    """Return a view in the printed form; only a dead letter has a `reason`."""
+    """Return a view in the printed form; only a dead letter has a `reason`, and only mail that a
+    filter held `quarantine`."""
     values: dict[str, Any] = {
         "enqueue_id": str(view.enqueue_id),
         "mail_id": str(view.mail_id),
@@ -157,6 +158,8 @@ def printed_view(view: MailView) -> dict[str, Any]:
         "size_bytes": view.size_bytes,
         "last_error": view.last_error,
     }
+    if view.mail.is_quarantined:
+        values["quarantine"] = view.mail.attributes[QUARANTINE]
     return values if view.reason is None else values | {"reason": view.reason}
 
 
