@@ -88,15 +88,13 @@ class FilterChain:
         if _is_too_large(mail.content):
             return Filtered(mail, LARGE_HEADER)
         for each in self._filters:
-            limit = asyncio.timeout(each.timeout.total_seconds())
             try:
-                async with limit:
-                    decision = await each.decide(mail)
+                decision = await _decided(each, mail)
                 reply, changed = reply_of(decision), applied(mail, decision)
                 reason = None if decision.hold is None else _line(decision.hold)
-            except (Exception, SystemExit) as error:
+            except Exception as error:
                 self._note(each, "error")
-                what = "it takes too long" if limit.expired() else _words(error)
+                what = _words(error)
                 _log.warning("a filter failed", filter=each.name, mail_name=mail.name, error=what)
                 if each.on_error == "Defer":
                     return Filtered(mail, NOT_CHECKED)
@@ -113,6 +111,30 @@ class FilterChain:
 
     def _note(self, filter_: Filter, verdict: str) -> None:
         FILTERED.labels(*of_queue(self._queue), filter_.name, verdict).inc()
+
+
+async def _decided(filter_: Filter, mail: FilteredMail) -> FilterDecision:
+    """Return a decision, if it comes in time. Raises: FilterFailed."""
+    # A task of its own: what is cancelled or exits in it ends neither the session nor the process.
+    task = asyncio.create_task(_outcome(filter_, mail))
+    try:
+        await asyncio.wait((task,), timeout=filter_.timeout.total_seconds())
+    finally:
+        task.cancel()
+    if not task.done():
+        raise FilterFailed("it takes too long")
+    found = task.result()
+    if isinstance(found, str):
+        raise FilterFailed(found)
+    return found
+
+
+async def _outcome(filter_: Filter, mail: FilteredMail) -> FilterDecision | str:
+    """Return a decision, or what failed."""
+    try:
+        return await filter_.decide(mail)
+    except BaseException as error:
+        return _words(error)
 
 
 def _is_too_large(content: bytes) -> bool:

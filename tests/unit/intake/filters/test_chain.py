@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -93,8 +94,32 @@ async def _hang(_: FilteredMail) -> None:
     await asyncio.Event().wait()
 
 
+async def _hang_when_cancelled(_: FilteredMail) -> None:
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    await asyncio.Event().wait()
+
+
 def _exit(_: FilteredMail) -> None:
     raise SystemExit(1)
+
+
+async def _exit_in_the_loop(_: FilteredMail) -> None:
+    raise SystemExit(1)
+
+
+async def _interrupt(_: FilteredMail) -> None:
+    raise KeyboardInterrupt
+
+
+async def _close(_: FilteredMail) -> None:
+    raise GeneratorExit
+
+
+async def _await_what_is_cancelled(_: FilteredMail) -> None:
+    task = asyncio.create_task(asyncio.Event().wait())
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await task
 
 
 def _nonsense(_: FilteredMail) -> str:
@@ -117,10 +142,23 @@ def _wrong_action(_: FilteredMail) -> FilterDecision:
     return FilterDecision(headers=(HeaderChange("replace", "X", "y"),))  # type: ignore[arg-type]
 
 
-FAILING = [_fail, _hang, _exit, _nonsense, _wrong_reply, _wrong_type, _wrong_verdict, _wrong_action]
+HANGING: list[Any] = [_hang, _hang_when_cancelled]
+FAILING = [
+    _fail,
+    _exit,
+    _exit_in_the_loop,
+    _interrupt,
+    _close,
+    _await_what_is_cancelled,
+    _nonsense,
+    _wrong_reply,
+    _wrong_type,
+    _wrong_verdict,
+    _wrong_action,
+]
 
 
-@pytest.mark.parametrize("call", FAILING)
+@pytest.mark.parametrize("call", [*HANGING, *FAILING])
 @pytest.mark.parametrize("on_error", ["Accept", "Defer"])
 async def test_a_filter_that_fails_ends_as_on_error_has_it(
     call: Any, on_error: OnError, caplog: pytest.LogCaptureFixture
@@ -128,7 +166,7 @@ async def test_a_filter_that_fails_ends_as_on_error_has_it(
     before = counted("error")
 
     found = await run(
-        of(call, on_error, 0.01 if call is _hang else 60), of(deciding(**adding("2")))
+        of(call, on_error, 0.01 if call in HANGING else 60), of(deciding(**adding("2")))
     )
 
     if on_error == "Defer":
@@ -137,6 +175,24 @@ async def test_a_filter_that_fails_ends_as_on_error_has_it(
         assert found == Filtered(replace(MAIL, content=b"A: 1\r\nX: 2\r\n\r\nbody\r\n"))
     assert counted("error") == before + 1
     assert "y.example" not in caplog.text
+
+
+async def test_the_end_of_a_session_ends_its_filter() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def call(_: FilteredMail) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    session = asyncio.create_task(run(of(call, "Accept"), of(_fail)))
+    await begun.wait()
+    session.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await session
+    await ended.wait()
 
 
 async def test_mails_of_more_octets_than_there_is_room_for_are_in_memory_one_by_one() -> None:
