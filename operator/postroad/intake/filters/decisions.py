@@ -25,6 +25,7 @@ MAX_REPLY_LINES = 20
 _NAME = re.compile(r"[!-9;-~]{1,76}")
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:")
 _FOLDED = re.compile(rb"\r\n(?![ \t])")
+_LINE_END = re.compile(r"\r?\n")  # splitlines ends lines at U+2028 and others, too
 _REPLY = re.compile(r"([45][0-9][0-9])(?:[ -](.*))?")
 
 
@@ -83,7 +84,8 @@ class FilterDecision:
     """Discard: the client gets a 250, and no one the mail."""
 
     reply: str | None = None
-    """With defer and reject: `450 4.7.1 …`, `550 5.7.1 …`; several lines have the code each."""
+    """With defer and reject alone: `450 4.7.1 …`, `550 5.7.1 …`; of several lines, each has the
+    code."""
 
     hold: str | None = None
     """Reason why the mail is held once it is accepted, until an administrator releases it."""
@@ -110,8 +112,10 @@ def reply_of(decision: FilterDecision) -> Reply | None:
     """Return the reply that refuses a mail; None: none does. Raises: FilterFailed,
     KeyError."""
     if (default := _DEFAULTS[decision.verdict]) is None:
+        if decision.reply:
+            raise FilterFailed(f"it gives a reply to {decision.verdict}")
         return None
-    lines = (decision.reply or default).splitlines()[:MAX_REPLY_LINES]
+    lines = _LINE_END.split((decision.reply or default).rstrip("\r\n"))[:MAX_REPLY_LINES]
     found = [_REPLY.fullmatch(line) for line in lines]
     codes = {each and each[1] for each in found}
     code = codes.pop()

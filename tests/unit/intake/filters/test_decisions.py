@@ -146,11 +146,16 @@ def test_a_header_without_an_end_is_read_up_to_a_bound() -> None:
     ("verdict", "reply", "expected"),
     [
         ("accept", None, None),
-        ("accept", "550 ignored", None),
+        ("accept", "", None),
         ("discard", None, None),
         ("reject", None, Reply(550, ("5.7.1 refused",))),
         ("reject", "554 5.7.1 spam", Reply(554, ("5.7.1 spam",))),
         ("reject", "554-5.7.1 a\r\n554 b\u202e\x1b", Reply(554, ("5.7.1 a", "b  "))),
+        (
+            "reject",
+            "554 a\u2028b\x85c\x0bd\x0ce\x1cf\x1dg\x1eh\ri\n",
+            Reply(554, ("a b c d e f g h i",)),
+        ),
         ("defer", None, Reply(451, ("4.7.1 not now, come again",))),
         ("defer", "421 4.7.1 grey", Reply(451, ("4.7.1 grey",))),
         ("defer", "450 4.7.1 grey", Reply(450, ("4.7.1 grey",))),
@@ -170,6 +175,8 @@ def test_a_verdict_has_its_reply(verdict: Any, reply: str | None, expected: Repl
         ("reject", "550 a\n250 b"),
         ("reject", "550 a\nb"),
         ("reject", "5505.7.1"),
+        ("accept", "550 5.7.1 spam"),
+        ("discard", "550 5.7.1 spam"),
     ],
 )
 def test_a_reply_of_another_verdict_is_refused(verdict: Any, reply: str) -> None:
