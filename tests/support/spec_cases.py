@@ -43,6 +43,21 @@ def _delivery(**delivery: Any) -> Spec:
     return {"workers": {"handler": {"mx": {}}}, "delivery": delivery}
 
 
+HOOK: dict[str, Any] = {
+    "name": "crm",
+    "webhook": "https://crm.example/hook",
+    "secret": {"secretRef": {"name": "crm", "key": "webhook"}},
+    "kinds": ["Delivered", "Failed"],
+    "domains": ["example.net"],
+    "addresses": "Hashed",
+}
+FILE_STREAM: dict[str, Any] = {"name": "audit", "file": "/var/log/events.jsonl"}
+
+
+def _events(*streams: dict[str, Any]) -> dict[str, Any]:
+    return _delivery(events=list(streams))
+
+
 def _rule(**rule: Any) -> Spec:
     return _delivery(routing={"rules": [{"name": "r"} | rule]})
 
@@ -274,6 +289,16 @@ MAIL_QUEUES = (
     Case(_delivery(suppression={"after": 1, "apart": "48h", "lifetime": "720h"})),
     Case(_delivery(suppression={"after": 0}), "delivery.suppression.after"),
     Case(_delivery(suppression={"apart": "soon"}), "delivery.suppression.apart"),
+    Case(_events(HOOK, FILE_STREAM, {"name": "bus", "amqp": {"exchange": "postroad.events-x"}})),
+    Case(_events(HOOK | {"file": "/x"}), "give one of webhook, file and amqp"),
+    Case(_events({"name": "a"}), "give one of webhook, file and amqp"),
+    Case(_events(FILE_STREAM, FILE_STREAM), "rename one"),
+    Case(_events(FILE_STREAM | {"secret": HOOK["secret"]}), "a webhook has a secret"),
+    Case(_events(HOOK | {"secret": {}}), "give either secretRef"),
+    Case(_events(FILE_STREAM | {"kinds": ["Opened"]}), "kinds"),
+    Case(_events(FILE_STREAM | {"name": "A.b"}), "name"),
+    Case(_events(FILE_STREAM | {"addresses": "None", "kinds": ["Accepted", "Suppressed"]})),
+    Case(_events({"name": "a", "amqp": {"exchange": "postroad.mail.out"}}), "amqp.exchange"),
     Case(_delivery(bounceRules=[{"class": "Policy", "codes": ["x.1.1", "550"], "source": "us"}])),
     Case(_delivery(bounceRules=[{"class": "Gone", "codes": ["550"], "source": "us"}]), "class"),
     Case(_delivery(bounceRules=[{"class": "Loop", "codes": ["5.1"], "source": "us"}]), "codes"),
