@@ -201,12 +201,6 @@ class AdmissionContract:
         with pytest.raises(KubernetesRefused, match="cannot be changed"):
             await change(api, queue, after)
 
-    async def test_an_intake_without_networks_is_refused_by_the_field(
-        self, api: Kubernetes, namespace: str
-    ) -> None:
-        with pytest.raises(KubernetesRefused, match="relayFrom is missing"):
-            await api.create(MAIL_QUEUE, mail_queue(namespace, intake={"replicas": 0}))
-
     async def test_defaults_appear_and_null_means_absent(
         self, api: Kubernetes, namespace: str
     ) -> None:

@@ -14,8 +14,9 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import CONFIG_MAP, FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kind, Object
+from support import spec_cases
 from support.kubectl import manifests
-from support.resources import intake, mail_queue, queue_cluster, workers
+from support.resources import intake, mail_queue, queue_cluster, relay, workers
 
 pytestmark = pytest.mark.needs("kubernetes")
 
@@ -248,6 +249,16 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
             {"delivery": {"signing": [signing(file="/etc/postroad/key")]}},
             "no files of the pod",
         ),
+        (
+            {"intake": intake(listeners=[relay(tls={"certificates": [{"cert": "/etc/x"}]})])},
+            "no files or sockets",
+        ),
+        ({"intake": intake(users={"file": "/etc/x"})}, "no files or sockets"),
+        ({"intake": intake(users={"dovecot": {"socket": "/x"}})}, "no files or sockets"),
+        (
+            {"intake": intake(domains=[{"name": "a.example", "recipients": {"file": "/etc/x"}}])},
+            "no files or sockets",
+        ),
     ],
     ids=str,
 )
@@ -269,7 +280,13 @@ async def test_what_is_listed_or_in_a_secret_is_let_in(api: ApiServer, namespace
 
     assert await api.create(
         MAIL_QUEUE,
-        mail_queue(namespace, "listed", image=LISTED_IMAGE, delivery=delivery),
+        mail_queue(
+            namespace,
+            "listed",
+            image=LISTED_IMAGE,
+            delivery=delivery,
+            intake=intake(listeners=[spec_cases.SUBMISSION], users=spec_cases.USERS),
+        ),
     )
 
 

@@ -134,7 +134,7 @@ async def test_children_that_are_no_longer_declared_go(ready: Running) -> None:
     await ready.until_ready()
 
     assert "IntakeReady" not in await ready.conditions()
-    assert "POSTROAD_INTAKE_PORT" not in await ready.configuration_of_pods()
+    await ready.until_gone(CONFIG_MAP, "outgoing-intake")
 
 
 async def test_a_replicas_budget_comes_and_goes_with_the_second_replica(ready: Running) -> None:

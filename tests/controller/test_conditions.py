@@ -208,11 +208,11 @@ async def test_a_network_that_is_none_stops_no_pods_and_is_named(operator: Runni
     await operator.apply(mail_queue(operator.namespace, intake=intake()))
     await operator.until_ready()
 
-    await operator.change({"intake": {"relayFrom": ["10.0.0.1/8"]}})
+    await operator.change({"intake": intake("10.0.0.1/8")})
     conditions = await operator.until(lambda found: found["Ready"]["status"] == "False")
 
     assert conditions["Ready"]["reason"] == "InvalidSpec"
-    assert "spec.intake.relayFrom" in conditions["Ready"]["message"]
+    assert "spec.intake.listeners.0.from.0" in conditions["Ready"]["message"]
     assert "write 10.0.0.0/8" in conditions["Ready"]["message"]
     assert conditions["Stalled"]["status"] == "True"
     deployment = await operator.api.get(DEPLOYMENT, operator.namespace, "outgoing-intake")

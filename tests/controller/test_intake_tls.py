@@ -1,4 +1,4 @@
-"""The certificate of an intake: checked by the operator, renewed without a rollout."""
+"""The Secrets of an intake: checked by the operator, renewed without a rollout."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from postroad.controller.kubernetes.api import DEPLOYMENT, SERVICE
+from postroad.controller.kubernetes.api import CONFIG_MAP, DEPLOYMENT, SERVICE
+from postroad.intake.logins.passwords import record_of
+from postroad.intake_settings.user_file import UserFile, written
 from postroad.ports.kubernetes import Object
 from support.certificates import Certificates
-from support.resources import mail_queue, secret
+from support.resources import intake, mail_queue, relay, secret
 from support.running_operator import Running
+from support.spec_cases import SUBMISSION, TLS, USERS
 
 pytestmark = pytest.mark.needs("kubernetes")
 
-INTAKE = {"replicas": 0, "relayFrom": ["10.0.0.0/8"]}
-TLS = {"certRef": {"name": "intake-tls"}}
+STARTTLS = intake(listeners=[relay(tls=TLS)])
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ async def test_a_missing_certificate_is_named_and_waited_for(
     operator: Running, pair: dict[str, str]
 ) -> None:
     await operator.apply_cluster()
-    await operator.apply(mail_queue(operator.namespace, intake=INTAKE | {"tls": TLS}))
+    await operator.apply(mail_queue(operator.namespace, intake=STARTTLS))
     conditions = await operator.until(is_false)
 
     assert conditions["IntakeReady"]["reason"] == "CredentialsMissing"
@@ -73,7 +75,7 @@ async def test_a_condition_names_a_secret_without_a_pair_and_not_its_key(
     )
     await operator.apply_cluster()
     await operator.apply(secret(operator.namespace, "intake-tls", pair | wrong))
-    await operator.apply(mail_queue(operator.namespace, intake=INTAKE | {"tls": TLS}))
+    await operator.apply(mail_queue(operator.namespace, intake=STARTTLS))
     conditions = await operator.until(is_false)
 
     assert conditions["IntakeReady"]["reason"] == "CertificateUnusable"
@@ -92,7 +94,7 @@ async def test_a_renewed_certificate_rolls_no_pod(
 ) -> None:
     await operator.apply_cluster()
     await operator.apply(secret(operator.namespace, "intake-tls", pair))
-    await operator.apply(mail_queue(operator.namespace, intake=INTAKE | {"tls": TLS}))
+    await operator.apply(mail_queue(operator.namespace, intake=STARTTLS))
     await operator.until_ready()
     before = await intake_pods(operator)
 
@@ -116,15 +118,50 @@ async def test_the_service_follows_the_ports(operator: Running, pair: dict[str, 
             await asyncio.sleep(0.1)
         assert found == ports
 
+    async def change(*listeners: Object) -> None:
+        await operator.change({"intake": {"listeners": [*listeners]}})
+
+    implicit = TLS | {"mode": "Implicit"}
     await operator.apply_cluster()
     await operator.apply(secret(operator.namespace, "intake-tls", pair))
-    await operator.apply(mail_queue(operator.namespace, intake=INTAKE | {"port": 2500}))
-    await until({"smtp": 2500})
+    await operator.apply(mail_queue(operator.namespace, intake=intake(listeners=[relay()])))
+    await until({"smtp": 2525})
 
-    await operator.change({"intake": {"tls": TLS | {"port": 465}}})
+    await change(relay(port=2500), relay(name="smtps", port=465, tls=implicit))
     await until({"smtp": 2500, "smtps": 465})
-    await operator.change({"intake": {"port": 465}})
+    await change(relay(name="smtps", port=465, tls=implicit))
     await until({"smtps": 465})
-    await operator.change({"intake": {"port": 2500, "tls": None}})
-    await until({"smtp": 2500})
+    await change(relay(port=465, tls=TLS))
+    await until({"smtp": 465})
     await operator.until_ready()
+
+
+async def test_users_are_a_file_that_a_secret_has_and_another_one_rolls_no_pod(
+    operator: Running, pair: dict[str, str]
+) -> None:
+    def users(*names: str) -> Object:
+        records = tuple(record_of(each, "secret-word") for each in names)
+        text = written(UserFile(secret="s" * 32, users=records))
+        return secret(operator.namespace, "users", {"users.yaml": text})
+
+    declared = intake(listeners=[SUBMISSION], users=USERS)
+    await operator.apply_cluster()
+    await operator.apply(secret(operator.namespace, "intake-tls", pair))
+    await operator.apply(secret(operator.namespace, "users", {"users": "secret-word"}))
+    await operator.apply(mail_queue(operator.namespace, intake=declared))
+    conditions = await operator.until(is_false)
+    assert conditions["IntakeReady"]["reason"] == "CredentialsMissing"
+    assert "spec.intake.users.secretRef" in conditions["IntakeReady"]["message"]
+    assert "has no key users.yaml" in conditions["IntakeReady"]["message"]
+
+    await operator.apply(users("a@origin.example"))
+    await operator.until_ready()
+    before = await intake_pods(operator)
+    file = await operator.api.get(CONFIG_MAP, operator.namespace, "outgoing-intake")
+    assert file
+    assert "users.yaml" in file["data"]["intake.yaml"]
+    assert "argon2" not in json.dumps([file, before, await operator.conditions()])
+
+    await operator.apply(users("a@origin.example", "b@origin.example"))
+    await operator.settle()
+    assert await intake_pods(operator) == before

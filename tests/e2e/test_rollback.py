@@ -37,9 +37,51 @@ def older(running_stack: stack.Stack, tmp_path_factory: pytest.TempPathFactory) 
     """The chart and the image of the oldest release whose chart refuses rollbacks."""
     folder = tmp_path_factory.mktemp("older")
     unpack_first_with(CHECK, folder)
+    let_know_listeners(folder)
     image = f"postroad:older-{contexts.digest(folder)[:12]}"
     running_stack.image(folder, image)
     return folder / "charts" / "postroad", image
+
+
+def let_know_listeners(folder: Path) -> None:
+    """Let that release know `spec.intake.listeners`, of which it serves the listener of a sandbox:
+    before the first release, the fields of an intake were others."""
+    crd = folder / "charts" / "postroad" / "files" / "crds" / "mailqueues.yaml"
+    start, _, rest = crd.read_text().partition(OLD_PORT)
+    _, _, rest = rest.partition(OLD_TLS)
+    crd.write_text(f"{start}{LISTENERS}{OLD_TLS}{rest}".replace(OLD_RULE, ""))
+    model = folder / "operator" / "postroad" / "controller" / "spec" / "mailqueue.py"
+    text = model.read_text()
+    assert rest
+    assert OLD_NETWORKS in text
+    model.write_text(text.replace(OLD_NETWORKS, NETWORKS))
+
+
+OLD_PORT = """\
+                    port:
+                      description: Port of the Service, and port that the pods listen on.
+"""
+OLD_TLS = """\
+                    tls:
+                      description: 'TLS with the clients of the intake,"""
+OLD_RULE = """\
+                  x-kubernetes-validations:
+                    - rule: has(self.relayFrom)
+                      message: >-
+                        relayFrom is missing: list the networks whose clients may send
+"""
+LISTENERS = """\
+                    listeners:
+                      type: array
+                      items: {type: object, x-kubernetes-preserve-unknown-fields: true}
+"""
+OLD_NETWORKS = """\
+    relay_from: Annotated[list[parts.NetworkText], Field(min_length=1, max_length=64)] | None = None
+"""
+NETWORKS = """\
+    listeners: list[dict[str, object]] = []
+    relay_from: list[str] | None = ["127.0.0.0/8"]
+"""
 
 
 @pytest.fixture

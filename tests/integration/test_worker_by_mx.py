@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from postroad import Mail, open_queue
+from support.built_pods import WorkerPod
 from support.dns_server import DnsServer, running
 from support.mounted_secret import MountedSecret
 from support.programs import Program
 from support.sasl_server import SaslServer
 from support.signing import ed25519_pem, records, selected, verified
 from support.sink import EXTENSIONS, Sink
-from support.worker_pod import WorkerPod
 
 ONE, TWO, RELAY = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 """Addresses that a network namespace of the test's own has: loopback ones stand for the sender."""

@@ -65,6 +65,8 @@ def _type(schema: Schema) -> str:
         return f"{schema['minimum']} to {schema['maximum']}"
     if kind == "string" and schema.get("pattern", "").startswith("^([0-9]{1,6}h)?"):
         return "duration"
+    if "x-kubernetes-int-or-string" in schema:
+        return "integer or string"
     return str(schema.get("format", kind))
 
 

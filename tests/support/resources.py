@@ -77,7 +77,13 @@ def view(window: str, buckets: int, pace: int = 1000) -> dict[str, Any]:
 
 def intake(*relay_from: str, **intake: Any) -> dict[str, Any]:
     """Return `spec.intake`, without replicas, and for pods of 10.0.0.0/8 by default."""
-    return {"replicas": 0, "relayFrom": [*relay_from] or ["10.0.0.0/8"]} | intake
+    return {"replicas": 0, "listeners": [relay(*relay_from)]} | intake
+
+
+def relay(*networks: str, name: str = "smtp", port: int = 2525, **listener: Any) -> dict[str, Any]:
+    """Return a listener of role relay, for clients of 10.0.0.0/8 by default."""
+    own = {"name": name, "role": "relay", "port": port, "from": [*networks] or ["10.0.0.0/8"]}
+    return own | listener
 
 
 def workers(replicas: int = 0) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import stack
 from stack import patience
 from support.installation import Installation
 from support.kubectl import Kubectl, KubectlFailed, Manifest, eventually
+from support.resources import relay
 from support.sink_process import SinkProcess
 
 _TROUBLE = re.compile(r'"level": "(warning|error|critical)"|mail refused|Traceback')
@@ -64,7 +65,7 @@ class Sandbox:
 
     def intake(self, replicas: int, *relay_from: str) -> Manifest:
         """Return the `intake` of a spec; by default it relays for forwarded ports (`smtp`)."""
-        return {"replicas": replicas, "port": 2525, "relayFrom": [*relay_from] or ["127.0.0.0/8"]}
+        return {"replicas": replicas, "listeners": [relay(*relay_from or ["127.0.0.0/8"])]}
 
     def apply(self, *manifests: Manifest) -> None:
         self.kubectl.apply(*manifests)

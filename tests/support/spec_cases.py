@@ -29,6 +29,16 @@ class Case:
 WEBHOOK = {"url": "https://app.example.org/mail", "secretRef": {"name": "webhook"}}
 LOGIN = {"secretRef": {"name": "relay-login"}}
 DKIM = {"name": "dkim", "key": "s.pem"}
+RELAY: Spec = {"name": "smtp", "role": "relay", "port": 2525, "from": ["10.0.0.0/8"]}
+CERTIFICATE: Spec = {"certRef": {"name": "intake-tls"}}
+NAMED: Spec = CERTIFICATE | {"names": ["*.a.example"]}
+TLS: Spec = {"certificates": [CERTIFICATE]}
+SUBMISSION: Spec = {"name": "submission", "role": "submission", "port": 587, "tls": TLS}
+HTTP: Spec = {"name": "http", "role": "http", "port": 8025, "tls": TLS | {"mode": "Implicit"}}
+MX: Spec = {"name": "mx", "role": "mx", "port": 25}
+USERS: Spec = {"secretRef": {"name": "users", "key": "users.yaml"}}
+OIDC: Spec = {"issuer": "https://id.example", "audience": "postroad"}
+DOMAINS: list[Spec] = [{"name": "a.example"}]
 
 
 def _relay(**relay: Any) -> Spec:
@@ -73,7 +83,19 @@ def _key(**key: Any) -> Spec:
 
 
 def _intake(**intake: Any) -> Spec:
-    return {"intake": {"relayFrom": ["10.0.0.0/8"]} | intake}
+    return {"intake": {"listeners": [RELAY]} | intake}
+
+
+def _listener(**listener: Any) -> Spec:
+    return _intake(listeners=[RELAY | listener], users=USERS, domains=DOMAINS)
+
+
+def _certificates(*certificates: Spec) -> Spec:
+    return _listener(tls={"certificates": [*certificates]})
+
+
+def _submission(**intake: Any) -> Spec:
+    return _intake(**{"listeners": [SUBMISSION], "users": USERS} | intake)
 
 
 def _pod(**pod: Any) -> Spec:
@@ -214,16 +236,84 @@ MAIL_QUEUES = (
     ),
     Case(_handler(relay={"socket": "/s", "login": LOGIN | {"unverified": True}}), "no login"),
     Case({"workers": {"replicas": -1, "handler": {"relay": {"host": "h"}}}}, "replicas"),
-    Case(_intake(port=65536), "port"),
-    Case(_intake(relayFrom=[]), "relayFrom"),
-    Case(_intake(relayFrom=["pods"]), "relayFrom"),
-    Case(_intake(relayFrom=["10.0.0.0/8,fd00::/8"]), "relayFrom"),
-    Case(_intake(relayFrom=["10.0.0.0/255.0.0.0"]), "relayFrom"),
-    Case(_intake(relayFrom=["10.0.0.0/8", "192.0.2.1", "::1", "fd00::/8"])),
-    Case(_intake(tls={}), "certRef"),
-    Case(_intake(tls={"certRef": {"name": "Not A Name"}}), "name"),
-    Case(_intake(tls={"certRef": {"name": "x"}, "port": 0}), "port"),
-    Case(_intake(tls={"certRef": {"name": "x"}, "port": 2525})),
+    Case({"intake": {}}, "listeners"),
+    Case(_intake(listeners=[]), "listeners"),
+    Case(_intake(listeners=[RELAY, RELAY | {"port": 25}]), "listeners"),
+    Case(_intake(listeners=[RELAY, RELAY | {"name": "other"}]), "two listeners have the same port"),
+    Case(_intake(listeners=[RELAY, RELAY | {"name": "other", "port": 25}])),
+    Case(_listener(name="x" * 16), "name"),
+    Case(_listener(name="25"), "name"),
+    Case(_listener(name="a--b"), "name"),
+    Case(_listener(name="a-1")),
+    Case(_listener(name="health"), "health is the port of probes"),
+    Case(_listener(role="Relay"), "role"),
+    Case(_listener(port=0), "port"),
+    Case(_listener(port=65536), "port"),
+    Case(_listener(**{"from": []}), "from"),
+    Case(_listener(**{"from": ["pods"]}), "from"),
+    Case(_listener(**{"from": ["10.0.0.0/8,fd00::/8"]}), "from"),
+    Case(_listener(**{"from": ["10.0.0.0/255.0.0.0"]}), "from"),
+    Case(_listener(**{"from": ["10.0.0.0/8", "192.0.2.1", "::1", "fd00::/8"]})),
+    Case(_listener(proxyFrom=["192.0.2.0/24"])),
+    Case(_listener(proxyFrom=["balancer"]), "proxyFrom"),
+    Case(_intake(listeners=[{"name": "a", "role": "relay", "port": 25}]), "`from` is missing"),
+    Case(_listener(role="mx"), "`from` is of the role relay"),
+    Case(_certificates(), "certificates"),
+    Case(_certificates({}), "give either certRef"),
+    Case(_certificates({"certRef": {"name": "Not A Name"}}), "name"),
+    Case(_certificates({"certRef": {"name": "x"}, "cert": "/x"}), "give either certRef"),
+    Case(_certificates({"certRef": {"name": "x"}, "key": "/x"}), "key goes with cert"),
+    Case(_certificates({"cert": "/run/x.crt", "key": "/run/x.key"})),
+    Case(_certificates(CERTIFICATE, NAMED)),
+    Case(_certificates(NAMED, NAMED)),
+    Case(_certificates(CERTIFICATE, CERTIFICATE), "the names it is for"),
+    Case(_certificates(NAMED, CERTIFICATE), "the names it is for"),
+    Case(_certificates(NAMED, NAMED, CERTIFICATE | {"names": []}), "the names it is for"),
+    Case(_listener(tls=TLS | {"mode": "implicit"}), "mode"),
+    Case(_submission()),
+    Case(_submission(users=None), "users is missing"),
+    Case(
+        _submission(listeners=[{k: SUBMISSION[k] for k in ("name", "role", "port")}]), "needs tls"
+    ),
+    Case(_submission(users={}), "file, oidc or dovecot"),
+    Case(_submission(users={"secretRef": {"name": "users"}}), "key"),
+    Case(_submission(users=USERS | {"file": "/run/users"}), "give one of secretRef"),
+    Case(_submission(users=USERS | {"dovecot": {"socket": "/run/auth"}}), "give one of secretRef"),
+    Case(_submission(users=USERS | {"oidc": OIDC})),
+    Case(_submission(users={"dovecot": {"socket": "/run/auth"}})),
+    Case(_submission(users={"oidc": OIDC | {"issuer": "http://id.example"}}), "write https://"),
+    Case(_submission(users={"oidc": OIDC | {"issuer": "http://127.0.0.1:80/"}})),
+    Case(_submission(users={"oidc": OIDC | {"issuer": "http://[::1]:80/"}})),
+    Case(_submission(users={"oidc": {"issuer": "https://id.example"}}), "audience"),
+    Case(_submission(listeners=[HTTP])),
+    Case(_submission(listeners=[HTTP], users=None), "users is missing"),
+    Case(_submission(listeners=[HTTP | {"tls": TLS}]), "write `mode: Implicit`"),
+    Case(_submission(listeners=[HTTP | {"proxyFrom": ["::1"]}]), "`proxyFrom` is of SMTP"),
+    Case(
+        _submission(listeners=[{"name": "http", "role": "http", "port": 8025}]),
+        "the role http needs tls",
+    ),
+    Case(_intake(listeners=[MX], domains=DOMAINS)),
+    Case(_intake(listeners=[MX]), "domains is missing"),
+    Case(_intake(listeners=[MX], domains=[]), "domains is missing"),
+    Case(_intake(domains=[*DOMAINS, *DOMAINS]), "domains"),
+    Case(_intake(domains=[{"name": "a.example", "recipients": {}}]), "give either secretRef"),
+    Case(_intake(domains=[{"name": "a.example", "recipients": {"secretRef": DKIM}}])),
+    Case(
+        _intake(domains=[{"name": "a.example", "recipients": {"secretRef": DKIM, "file": "/r"}}]),
+        "give either secretRef",
+    ),
+    Case(_submission(rules=[{"users": ["*@a.example"], "maxSize": "25Mi", "fixUp": True}])),
+    Case(_submission(rules=[{"maxSize": 65536, "tenant": "a", "senders": ["@a.example", "<>"]}])),
+    Case(_submission(rules=[{"maxSize": 65535}]), "maxSize"),
+    Case(_submission(rules=[{"maxSize": "25M"}]), "maxSize"),
+    Case(_submission(rules=[{"maxSize": True}]), "maxSize"),
+    Case(_submission(rules=[{"users": []}]), "users"),
+    Case(_submission(rules=[{"perMinute": 0}]), "perMinute"),
+    Case(_submission(rules=[{"perDay": 0}]), "perDay"),
+    Case(_submission(rules=[{"from": ["home"]}]), "from"),
+    Case(_intake(hostname="mx.example.org")),
+    Case(_intake(hostname="mx"), "hostname"),
     Case(_pod(labels={"team": "mail"}, logLevel="Debug", env=[{"name": "HTTPS_PROXY"}])),
     Case(_pod(labels={"app.kubernetes.io/part-of": "shop"})),
     Case(_pod(labels={"app.kubernetes.io/name": "mine"}), "are the operator's"),

@@ -20,6 +20,7 @@ BOUNDS = (
     ("enum", "enum"),
     ("type", "type"),
     ("x-kubernetes-preserve-unknown-fields", "x-kubernetes-preserve-unknown-fields"),
+    ("x-kubernetes-int-or-string", "x-kubernetes-int-or-string"),
 )
 
 

@@ -60,7 +60,7 @@ SHARED_NAMES = {
     "of the log, of deliveries: what each engine records": {"Record"},
     "what takes items of a queue, at both ends": {"Consumer"},
     "the same type, in rooms that do not import each other": {
-        "Duration", "NetworkText", "Pick", "Result",
+        "Duration", "Pick", "Result",
     },
 }  # fmt: skip
 """Public classes and types in several modules, with the reason. Elsewhere a name means one."""

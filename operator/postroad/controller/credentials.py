@@ -30,7 +30,6 @@ from postroad.controller.reads import Reads
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.pipeline import ADDRESS_KEY
 from postroad.controller.spec.tls import (
-    CERTIFICATE_KEYS,
     LoginReference,
     ServerTls,
     StoreTls,
@@ -38,6 +37,7 @@ from postroad.controller.spec.tls import (
 )
 from postroad.delivery_settings.secret_references import (
     AUTHORITIES_KEY,
+    CERTIFICATE_KEYS,
     AuthoritiesReference,
     SecretReference,
 )

@@ -2,33 +2,31 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import yaml
 from pydantic import BaseModel
 
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
-from postroad.delivery_settings.secret_references import FolderOf, references_of, with_files
+from postroad.delivery_settings.secret_references import FolderOf, checked_file, with_files
 from postroad.domain.smtp.next_hops import TlsMode
 from postroad.domain.values.api_names import api_name
-from postroad.errors import InvalidSettings
-from postroad.settings.documents import checked, read_yaml
-
-_Model = TypeVar("_Model", bound=BaseModel)
+from postroad.settings.documents import read_yaml
 
 
 def read_delivery(file: Path) -> DeliveryFileSettings:
     """Read and check a file of delivery; an empty one says nothing. Raises: InvalidSettings, which
     names each field that is wrong and what to write instead."""
-    return _checked(DeliveryFileSettings, read_yaml(file.read_text, file), file)
+    return checked_file(DeliveryFileSettings, read_yaml(file.read_text, file), file)
 
 
-def written(settings: DeliveryFileSettings, folder_of: FolderOf) -> str:
-    """Return the text of a file of delivery, with files in place of references. Defaults
-    are left out, so that a release which lacks a newer field reads the file of a newer one that
-    does not use it."""
-    document = settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+def written(settings: BaseModel, folder_of: FolderOf, fields: set[str] | None = None) -> str:
+    """Return the text of a file of delivery or of intake, with files in place of references.
+    Defaults are left out, so that a release which lacks a newer field reads the file of a newer one
+    that does not use it. `fields`: these alone."""
+    document = settings.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, include=fields
+    )
     document = with_files(document, folder_of)
     text: str = yaml.safe_dump(document, sort_keys=False)
     return text
@@ -42,14 +40,4 @@ def read_hop(fields: Mapping[str, object] | str, mode: TlsMode | None) -> Hop:
         own = found.get("tls")
         tls = {**(own if isinstance(own, Mapping) else {}), "mode": api_name(mode)}
         found = {**found, "tls": tls}
-    return _checked(Hop, found, "--relay")
-
-
-def _checked(model: type[_Model], document: object, file: object) -> _Model:
-    found = checked(model, document, file)
-    if places := [path for path, _ in references_of(found)]:
-        raise InvalidSettings(
-            f"{file}: {', '.join(places)}: a Secret is named in a MailQueue alone: write the folder"
-            " of a login, or the file of a key or of authorities"
-        )
-    return found
+    return checked_file(Hop, found, "--relay")

@@ -124,6 +124,11 @@ def _network(text: str) -> str:
     return text
 
 
+NETWORK_PATTERN = "^([0-9]{1,3}([.][0-9]{1,3}){3}|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)(/[0-9]{1,3})?$"
+"""The form of a network or an address, of IPv4 or IPv6, for the API server; `domain.networks`
+checks the rest."""
+
+
 def _absolute(path: Path) -> Path:
     if not path.is_absolute():
         raise ValueError("write the whole path, from / on")
@@ -149,7 +154,13 @@ ServerName = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(
 HopHost = Annotated[
     str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN), AfterValidator(_hop_host)
 ]
-NetworkText = Annotated[str, Field(max_length=49), AfterValidator(_network)]
+NetworkText = Annotated[
+    str,
+    Field(max_length=49),
+    AfterValidator(_network),
+    WithJsonSchema({"type": "string", "maxLength": 49, "pattern": NETWORK_PATTERN}),
+]
+FilePath = Annotated[Path, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 1024})]
 NameServerAddress = Annotated[str, Field(max_length=53), AfterValidator(_server_address)]
 TenantName = Annotated[str, Field(min_length=1, max_length=255)]
 Port = Annotated[StrictInt, Field(ge=1, le=65535)]

@@ -1,15 +1,21 @@
-"""Secrets and authorities that a MailQueue names in what it decides about delivery. Its workers
-have them as files, and their file of delivery names these."""
+"""Secrets and authorities that a MailQueue names in what it decides about delivery and about mail
+that comes in. Its pods have them as files, and their file of delivery or of intake names these."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
 from postroad.delivery_settings.patterns import DeliverySection, ObjectName
+from postroad.errors import InvalidSettings
+from postroad.settings.documents import checked
 
-REFERENCE, AUTHORITIES = "secretRef", "caRef"
+REFERENCE, AUTHORITIES, CERTIFICATE = "secretRef", "caRef", "certRef"
 AUTHORITIES_KEY = "ca.crt"
+CERTIFICATE_KEYS = ("tls.crt", "tls.key")
+"""As cert-manager and `kubectl create secret tls` name them."""
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 FolderOf = Callable[[Mapping[str, str]], str]
 """The folder in which a pod has an object as files: of a Secret by its `name`, of authorities by
@@ -62,6 +68,18 @@ def references_of(part: object, path: str = "") -> Iterator[tuple[str, ObjectRef
             yield from references_of(each, f"{path}[{number}]")
 
 
+def checked_file(model: type[_Model], document: object, file: object) -> _Model:
+    """Check a document that names files, and no Secrets. Raises: InvalidSettings,
+    which names each field that is wrong and what to write instead."""
+    found = checked(model, document, file)
+    if places := [path for path, _ in references_of(found)]:
+        raise InvalidSettings(
+            f"{file}: {', '.join(places)}: a Secret is named in a MailQueue alone: write the folder"
+            " of a login, or the file of a key, of authorities, of users, …"
+        )
+    return found
+
+
 def with_files(document: Any, folder_of: FolderOf) -> Any:
     if isinstance(document, list):
         return [with_files(each, folder_of) for each in document]
@@ -73,4 +91,7 @@ def with_files(document: Any, folder_of: FolderOf) -> Any:
         found |= {"folder": folder} if key is None else {"file": f"{folder}/{key}"}
     if (reference := found.pop(AUTHORITIES, None)) is not None:
         found["caFile"] = f"{folder_of({'kind': 'Secret', **reference})}/{AUTHORITIES_KEY}"
+    if (reference := found.pop(CERTIFICATE, None)) is not None:
+        paths = [f"{folder_of(reference)}/{each}" for each in CERTIFICATE_KEYS]
+        found |= dict(zip(("cert", "key"), paths, strict=True))
     return found

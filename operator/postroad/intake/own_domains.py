@@ -3,7 +3,7 @@
 The local part is compared without case, as all mailboxes do that are in use, although a server may
 tell cases apart (RFC 5321 2.4)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.mail.seven_bits import ascii_domain
@@ -38,18 +38,3 @@ class OwnDomains:
         if known is None or name == _ALWAYS or name in known:
             return None
         return UNKNOWN_RECIPIENT
-
-
-def local_parts(lines: Iterable[str], domain: str) -> frozenset[str]:
-    """Read the recipients of a domain: an address or a local part in each line, `#` begins a
-    comment. Raises: InvalidInput for an address of another domain."""
-    found = set[str]()
-    for number, line in enumerate(lines, 1):
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        local, at, of = text.rpartition("@")
-        if at and of.lower() != domain:
-            raise InvalidInput(f"line {number}: the address is not of {domain}")
-        found.add((local if at else of).lower())
-    return frozenset(found)

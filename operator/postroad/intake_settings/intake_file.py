@@ -1,27 +1,40 @@
-"""All that a file of intake holds, and what holds between its parts."""
+"""All that a file of intake, or `spec.intake` of a MailQueue, holds, and what holds between its
+parts."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from postroad.delivery_settings.patterns import DomainName
+from postroad.delivery_settings.patterns import DomainName, FilePath
+from postroad.delivery_settings.secret_references import SecretKeyReference, checked_file
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.intake_settings.filters import MAX_FILTERS, FilterSection
-from postroad.intake_settings.listeners import IntakeSection, Listener, ListenerRole
+from postroad.intake_settings.listeners import FileListener, IntakeSection, Listener, ListenerRole
 from postroad.intake_settings.senders import SenderRule, Users
-from postroad.settings.documents import checked, read_yaml
+from postroad.settings.documents import read_yaml
 
 
 class RecipientTable(IntakeSection):
     """The recipients that a domain has."""
 
-    file: Path
-    """File with an address, or its local part, in each line; # begins a comment. Read again when
-    it changes."""
+    secret_ref: SecretKeyReference | None = None
+    """Key of a Secret with an address, or its local part, in each line; # begins a comment. Another
+    content is used once the kubelet has written it into the pod; no pod restarts."""
+
+    file: FilePath | None = None
+    """File with such lines in place of secretRef; in a MailQueue, in a volume that intake.template
+    mounts. Read again when it changes."""
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> RecipientTable:
+        if (self.secret_ref is None) == (self.file is None):
+            raise ValueError("give either secretRef (in a MailQueue) or file")
+        return self
 
 
 class OwnDomain(IntakeSection):
@@ -31,52 +44,79 @@ class OwnDomain(IntakeSection):
     """The domain; not those below it."""
 
     recipients: RecipientTable | None = None
-    """Absent: every recipient, as for a backup of a server that refuses later."""
+    """The recipients that it has. Absent: every recipient, as for a backup of a server that refuses
+    later."""
 
 
-class IntakeFile(IntakeSection):
-    """The content of a file of intake."""
+def _check_once(what: str, names: Iterable[str]) -> None:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ValueError(f"{what}: {', '.join(twice)} stands twice")
+
+
+class IntakeSettings(IntakeSection):
+    """Decisions about mail that comes in: `spec.intake` of a MailQueue, or a file of intake."""
 
     hostname: Annotated[str, Field(max_length=253, pattern=HOSTNAME_PATTERN)] | None = None
-    """Name of the intake in greetings and in Received. Absent: POSTROAD_HOSTNAME."""
+    """Name of the intake in greetings and in Received. Absent: `hostname` of the MailQueue, or
+    POSTROAD_HOSTNAME."""
 
     listeners: Annotated[tuple[Listener, ...], Field(min_length=1, max_length=100)]
+    """Ports on which it takes mail."""
+
     users: Users | None = None
+    """Places that know the users who log in. Absent: none logs in."""
+
     rules: Annotated[tuple[SenderRule, ...], Field(max_length=1000)] = ()
+    """Rights of users. One that no rule is about may send all that the intake takes."""
+
     domains: Annotated[tuple[OwnDomain, ...], Field(max_length=10_000)] = ()
-    filters: Annotated[tuple[FilterSection, ...], Field(max_length=MAX_FILTERS)] = ()
-    """Programs that look at a mail before it is accepted, in order."""
+    """Domains whose mail the listeners of role mx take."""
 
     @model_validator(mode="after")
-    def _holds_together(self) -> IntakeFile:
-        for what, names in (
-            ("listeners", [each.name for each in self.listeners]),
-            ("domains", [each.name for each in self.domains]),
-            ("filters", [each.name for each in self.filters]),
-        ):
-            twice = [name for name, count in Counter(names).items() if count > 1]
-            if twice:
-                raise ValueError(f"{what}: {', '.join(twice)} stands twice")
-        known = {each.name for each in self.listeners}
-        for filter_ in self.filters:
-            if unknown := set(filter_.listeners or ()) - known:
-                raise ValueError(f"filters: {filter_.name}: no listener {min(unknown)}")
+    def _holds_together(self) -> IntakeSettings:
+        _check_once("listeners", (each.name for each in self.listeners))
+        _check_once("domains", (each.name for each in self.domains))
         roles = {each.role for each in self.listeners}
-        login = [each.value for each in roles if each.logs_in]
-        if login and self.users is None:
-            raise ValueError(f"users is missing: clients of the role {min(login)} log in")
+        if self.users is None and any(each.logs_in for each in roles):
+            raise ValueError("users is missing: clients of the roles submission and http log in")
         if ListenerRole.MX in roles and not self.domains:
             raise ValueError("domains is missing: the role mx takes mail for these alone")
         return self
 
+    @property
+    def fixed(self) -> object:
+        """The part that a process takes up at its start alone, as JSON."""
+        listeners = [
+            [each.name, each.address, each.port, each.is_implicit, each.role is ListenerRole.HTTP]
+            for each in self.listeners
+        ]
+        return [listeners, None if self.users is None else self.users.fixed]
+
+
+class IntakeFile(IntakeSettings):
+    """The content of a file of intake."""
+
+    listeners: Annotated[tuple[FileListener, ...], Field(min_length=1, max_length=100)]
+    filters: Annotated[tuple[FilterSection, ...], Field(max_length=MAX_FILTERS)] = ()
+    """Programs that look at a mail before it is accepted, in order."""
+
+    @model_validator(mode="after")
+    def _has_filters_of_listeners(self) -> IntakeFile:
+        _check_once("filters", (each.name for each in self.filters))
+        known = {each.name for each in self.listeners}
+        for filter_ in self.filters:
+            if unknown := set(filter_.listeners or ()) - known:
+                raise ValueError(f"filters: {filter_.name}: no listener {min(unknown)}")
+        return self
+
     def files(self) -> set[Path]:
         """Return the files that are read again when they change."""
-        found = {self.users.file} if self.users and self.users.file else set[Path]()
-        found |= {each.secret for each in self.filters if each.secret}
-        return found | {each.recipients.file for each in self.domains if each.recipients}
+        secrets = {each.secret for each in self.filters if each.secret}
+        holders = [self.users, *(each.recipients for each in self.domains)]
+        return secrets | {each.file for each in holders if each is not None and each.file}
 
 
 def read_intake(file: Path) -> IntakeFile:
     """Read and check a file of intake; relative paths in it begin in its folder. Raises:
     InvalidSettings, which names each field that is wrong and what to write instead."""
-    return checked(IntakeFile, read_yaml(file.read_text, file), file)
+    return checked_file(IntakeFile, read_yaml(file.read_text, file), file)

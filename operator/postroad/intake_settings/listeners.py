@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import AfterValidator, Field, StrictInt, model_validator
 
-from postroad.delivery_settings.patterns import DeliverySection, DomainName, NetworkText
+from postroad.delivery_settings.patterns import (
+    DeliverySection,
+    FilePath,
+    NetworkText,
+    Port,
+    domain_name,
+)
+from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.values.networks import LOOPBACK, Networks
 
 NetworkTexts = Annotated[tuple[NetworkText, ...], Field(min_length=1, max_length=1000)]
+
+
+def _served_name(text: str) -> str:
+    start, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
+    return f"{start}{domain_name(name)}"
+
+
+ServedName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_served_name)]
 
 
 class IntakeSection(DeliverySection):
@@ -39,27 +53,42 @@ class ListenerRole(StrEnum):
         return self in (ListenerRole.SUBMISSION, ListenerRole.HTTP)
 
 
-class CertificateFiles(IntakeSection):
-    """A certificate of the intake."""
+class ListenerCertificate(IntakeSection):
+    """A certificate of the intake, with its key."""
 
-    cert: Path
-    """PEM file of the certificate and its chain; read again when it changes."""
+    cert_ref: SecretReference | None = None
+    """Secret with the certificate and its chain in `tls.crt` and the key in `tls.key` (type
+    kubernetes.io/tls, as cert-manager writes it). New sessions use a renewed certificate once the
+    kubelet has written it into the pod, within about a minute; no pod restarts."""
 
-    key: Path | None = None
+    cert: FilePath | None = None
+    """PEM file of the certificate and its chain, in place of certRef; in a MailQueue, in a volume
+    that intake.template mounts. Read again when it changes."""
+
+    key: FilePath | None = None
     """PEM file of its key, not encrypted. Absent: it is in the file of the certificate."""
 
-    names: Annotated[tuple[DomainName, ...], Field(max_length=100)] = ()
+    names: Annotated[tuple[ServedName, ...], Field(max_length=100)] = ()
     """Names of servers by which a client chooses this certificate (RFC 6066 3); `*.example.org`
     stands for one label. The first certificate is for all other names, too."""
 
+    @model_validator(mode="after")
+    def _has_one_place(self) -> ListenerCertificate:
+        if (self.cert_ref is None) == (self.cert is None):
+            raise ValueError("give either certRef (in a MailQueue) or cert")
+        if self.key is not None and self.cert is None:
+            raise ValueError("key goes with cert: certRef has the key, too")
+        return self
+
 
 class ListenerTls(IntakeSection):
-    """TLS of a listener."""
+    """TLS of a listener, from version 1.2 on."""
 
     mode: Literal["StartTLS", "Implicit"] = "StartTLS"
     """StartTLS: connections begin in clear (RFC 3207). Implicit: they begin with TLS (RFC 8314)."""
 
-    certificates: Annotated[tuple[CertificateFiles, ...], Field(min_length=1, max_length=100)]
+    certificates: Annotated[tuple[ListenerCertificate, ...], Field(min_length=1, max_length=100)]
+    """Certificates, of which a client gets the one for the name that it asks for."""
 
     @model_validator(mode="after")
     def _has_names_to_choose_by(self) -> ListenerTls:
@@ -71,22 +100,29 @@ class ListenerTls(IntakeSection):
 class Listener(IntakeSection):
     """A port on which the intake takes mail."""
 
-    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-    """Stands in logs and metrics. No two listeners have the same."""
+    name: Annotated[
+        str, Field(max_length=15, pattern=r"^([a-z0-9]+-)*[0-9]*[a-z][a-z0-9]*(-[a-z0-9]+)*$")
+    ]
+    """Stands in logs and metrics, and names a port in Kubernetes. No two listeners have the
+    same."""
 
     role: ListenerRole
+    """Purpose of the listener. relay: mail of clients in named networks, to any recipient.
+    submission: of clients that log in under TLS, to any recipient. mx: of every client, to
+    recipients in `domains`. http: of programs that log in, by requests of HTTP, to any
+    recipient."""
 
-    host: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    """The address to listen on; `*`: all of both families. Absent: all, but loopback for a relay
-    without `from` and for http without tls."""
-
-    port: Annotated[StrictInt, Field(ge=0, le=65535)]
-    """0: any free one."""
+    port: Port
+    """Port of the Service, and port that the pods listen on."""
 
     tls: ListenerTls | None = None
+    """TLS with its clients. Absent: none."""
 
     from_: NetworkTexts | None = Field(None, alias="from")
-    """Networks whose clients a relay takes mail of. Absent: loopback."""
+    """Networks whose clients a relay takes mail of, such as 10.244.0.0/16 or 2001:db8::/32. They
+    are compared with the address that a pod sees: that of a node where a load balancer or a node
+    port hides the client's, a loopback address for `kubectl port-forward`. Absent: loopback, which
+    in a MailQueue is refused."""
 
     proxy_from: Annotated[tuple[NetworkText, ...], Field(max_length=1000)] = ()
     """Networks of proxies, whose connections begin with the client's address (PROXY protocol,
@@ -95,9 +131,7 @@ class Listener(IntakeSection):
     @model_validator(mode="after")
     def _fits_its_role(self) -> Listener:
         if self.from_ is not None and self.role is not ListenerRole.RELAY:
-            raise ValueError(
-                f"`from` is of the role relay; a listener of role {self.role} has none"
-            )
+            raise ValueError("`from` is of the role relay; a listener of another role has none")
         if self.role is ListenerRole.SUBMISSION and self.tls is None:
             raise ValueError("the role submission needs tls: clients log in under TLS alone")
         if self.role is ListenerRole.HTTP:
@@ -109,20 +143,11 @@ class Listener(IntakeSection):
             raise ValueError("write `mode: Implicit` for the role http: HTTPS begins with TLS")
         if self.proxy_from:
             raise ValueError("`proxyFrom` is of SMTP; a listener of role http has none")
-        if self.tls is None and self.address != "localhost" and self.address not in LOOPBACK:
-            raise ValueError(
-                "the role http needs tls, or a loopback address as host: clients log in, and"
-                " passwords in clear are for this machine alone"
-            )
 
     @property
     def address(self) -> str:
         """The host to listen on; `*`: all addresses."""
-        if self.host is not None:
-            return self.host
-        is_open = self.from_ if self.role is ListenerRole.RELAY else self.tls
-        is_local = self.role in (ListenerRole.RELAY, ListenerRole.HTTP) and is_open is None
-        return "127.0.0.1" if is_local else "*"
+        return "*"
 
     @property
     def is_implicit(self) -> bool:
@@ -137,3 +162,33 @@ class Listener(IntakeSection):
     @property
     def proxies(self) -> Networks:
         return Networks.of(self.proxy_from)
+
+
+class FileListener(Listener):
+    """A listener of a file of intake, which may be for its own machine alone."""
+
+    host: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """The address to listen on; `*`: all of both families. Absent: all, but loopback for a relay
+    without `from` and for http without tls."""
+
+    port: Annotated[StrictInt, Field(ge=0, le=65535)]
+    """0: any free one."""
+
+    @model_validator(mode="after")
+    def _keeps_passwords_here(self) -> FileListener:
+        is_local = self.address == "localhost" or self.address in LOOPBACK
+        if self.role is ListenerRole.HTTP and self.tls is None and not is_local:
+            raise ValueError(
+                "the role http needs tls, or a loopback address as host: clients log in, and"
+                " passwords in clear are for this machine alone"
+            )
+        return self
+
+    @property
+    def address(self) -> str:
+        """The host to listen on; `*`: all addresses."""
+        if self.host is not None:
+            return self.host
+        is_open = self.from_ if self.role is ListenerRole.RELAY else self.tls
+        is_local = self.role in (ListenerRole.RELAY, ListenerRole.HTTP) and is_open is None
+        return "127.0.0.1" if is_local else "*"

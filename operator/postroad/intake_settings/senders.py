@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    WithJsonSchema,
+    model_validator,
+)
 
-from postroad.delivery_settings.patterns import SenderPattern, TenantName
+from postroad.delivery_settings.patterns import FilePath, SenderPattern, TenantName
+from postroad.delivery_settings.secret_references import SecretKeyReference
 from postroad.intake_settings.listeners import IntakeSection, NetworkTexts
 
 MIN_MAIL_BYTES = 65536
@@ -16,13 +24,14 @@ MIN_MAIL_BYTES = 65536
 
 
 _UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+_OCTETS = "^([1-9][0-9]{0,9})(Ki|Mi|Gi)?$"
 
 
 def _octets(value: object) -> object:
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"([1-9][0-9]{0,9})(Ki|Mi|Gi)?", value)
-    if found is None:
+    found = re.match(_OCTETS, value)
+    if found is None or "\n" in value:
         raise ValueError("write octets, or as 25Mi: with Ki, Mi or Gi")
     return int(found[1]) * _UNITS[found[2] or ""]
 
@@ -33,7 +42,15 @@ def _user_pattern(text: str) -> str:
     return text
 
 
-MailBytes = Annotated[StrictInt, BeforeValidator(_octets), Field(ge=MIN_MAIL_BYTES)]
+MailBytes = Annotated[
+    StrictInt,
+    BeforeValidator(_octets),
+    Field(ge=MIN_MAIL_BYTES),
+    WithJsonSchema(
+        {"x-kubernetes-int-or-string": True, "minimum": MIN_MAIL_BYTES, "maxLength": 12}
+        | {"pattern": _OCTETS}
+    ),
+]
 UserPattern = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_user_pattern)]
 
 
@@ -65,26 +82,46 @@ class Oidc(IntakeSection):
 class DovecotService(IntakeSection):
     """The authentication service of a Dovecot."""
 
-    socket: Path
-    """Its socket for clients (`service auth { unix_listener auth-client }`)."""
+    socket: FilePath
+    """Its socket for clients (`service auth { unix_listener auth-client }`); in a MailQueue, of a
+    container that intake.template adds, in a volume of both."""
 
 
 class Users(IntakeSection):
     """Places that know users; the one is asked that can answer the mechanism of a login."""
 
-    file: Path | None = None
-    """File of users, as `postroad users add` writes it; read again when it changes."""
+    secret_ref: SecretKeyReference | None = None
+    """Key of a Secret that has a file of users, as `postroad users add` writes it. Another content
+    is used once the kubelet has written it into the pod, within about a minute; no pod restarts."""
+
+    file: FilePath | None = None
+    """File of users in place of secretRef; in a MailQueue, in a volume that intake.template mounts.
+    Read again when it changes."""
 
     oidc: Oidc | None = None
+    """Issuer of tokens. Absent: none."""
+
     dovecot: DovecotService | None = None
+    """Authentication service of a Dovecot, in place of a file of users. Absent: none."""
 
     @model_validator(mode="after")
     def _has_one_place_for_passwords(self) -> Users:
-        if self.file is not None and self.dovecot is not None:
-            raise ValueError("give file or dovecot: a password is checked in one place")
-        if self.file is None and self.oidc is None and self.dovecot is None:
-            raise ValueError("give file, oidc or dovecot")
+        places = [self.secret_ref, self.file, self.dovecot]
+        given = sum(each is not None for each in places)
+        if given > 1:
+            raise ValueError(
+                "give one of secretRef (in a MailQueue), file and dovecot: a password is checked in"
+                " one place"
+            )
+        if given == 0 and self.oidc is None:
+            raise ValueError("give secretRef (in a MailQueue), file, oidc or dovecot")
         return self
+
+    @property
+    def fixed(self) -> object:
+        """The part that a process takes up at its start alone, as JSON."""
+        kept = self.model_dump(mode="json", include={"oidc", "dovecot"})
+        return {**kept, "file": self.file is not None or self.secret_ref is not None}
 
 
 class SenderRule(IntakeSection):

@@ -6,6 +6,7 @@ import base64
 import re
 import secrets
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -75,7 +76,12 @@ def new_secret() -> str:
 
 def read_users(file: Path) -> UserFile:
     """Read a file of users. Raises: InvalidSettings, which quotes no verifier."""
-    return checked(UserFile, read_yaml(file.read_text, file), file)
+    return users_in(file.read_text, file)
+
+
+def users_in(text: Callable[[], str], file: object) -> UserFile:
+    """Read the text of a file of users, whose name in errors is `file`. Raises: as `read_users`."""
+    return checked(UserFile, read_yaml(text, file), file)
 
 
 def written(users: UserFile) -> str:

@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import REGISTRY
 
 from support.certificates import Certificates
-from support.intake_files import TLS, an_intake_by_file
+from support.intake_files import (
+    PASSWORD,
+    SUBMISSION,
+    TLS,
+    RunningIntake,
+    an_intake_by_file,
+    write_users,
+)
 
 MX: dict[str, Any] = {
     "listeners": [{"name": "mx", "role": "mx"}],
@@ -157,13 +165,14 @@ async def test_a_proxy_line_from_elsewhere_is_a_wrong_command(tmp_path: Path) ->
     assert b"550 5.7.1" in got
 
 
-async def test_a_client_chooses_a_certificate_by_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("served", ["smtp.example.net", "*.example.net"])
+async def test_a_client_chooses_a_certificate_by_its_name(tmp_path: Path, served: str) -> None:
     other = Certificates.make(tmp_path / "other", "smtp.example.net")
     tls = {
         "mode": "Implicit",
         "certificates": [
             *TLS["certificates"],
-            {"cert": "other/tls.crt", "key": "other/tls.key", "names": ["smtp.example.net"]},
+            {"cert": "other/tls.crt", "key": "other/tls.key", "names": [served]},
         ],
     }
     document = {"listeners": [{"name": "smtps", "role": "relay", "tls": tls}]}
@@ -215,3 +224,63 @@ async def test_an_empty_file_of_recipients_bounces_no_mail(tmp_path: Path) -> No
         while REGISTRY.get_sample_value("postroad_intake_file_refused") != 1:
             await asyncio.sleep(0.01)
         assert await asyncio.to_thread(replies, running.ports["mx"], *commands) == [250, 250]
+
+
+async def changed(running: RunningIntake, **change: Any) -> None:
+    """Change the file of intake, and wait until it is used or refused."""
+    file = running.folder / "intake.yaml"
+    before = reads()
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | change))
+    running.process.look()
+    while reads() == before:
+        await asyncio.sleep(0.01)
+
+
+def reads() -> list[float | None]:
+    names = ("used", "refused")
+    return [
+        REGISTRY.get_sample_value("postroad_intake_file_reads_total", {"result": each})
+        for each in names
+    ]
+
+
+async def test_networks_that_become_an_open_relay_are_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+        file = yaml.safe_load((tmp_path / "intake.yaml").read_text())
+        listener = file["listeners"][0]
+        await changed(running, listeners=[listener | {"from": ["0.0.0.0/0"]}])
+        await changed(running, hostname="mx.example.org")
+
+    warnings = [each.message for each in caplog.records if "open relay" in each.message]
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("users", "code"), [({"file": "more.yaml"}, 235), ({"dovecot": {"socket": "/none"}}, 535)]
+)
+async def test_another_file_of_users_is_followed_and_another_kind_of_place_needs_a_restart(
+    tmp_path: Path, users: dict[str, Any], code: int
+) -> None:
+    write_users(tmp_path / "more.yaml", bob=PASSWORD)
+
+    def login(running: RunningIntake) -> int:
+        with running.client() as client:
+            try:
+                return client.login("bob", PASSWORD)[0]
+            except smtplib.SMTPAuthenticationError as refused:
+                return refused.smtp_code
+
+    async with an_intake_by_file(tmp_path, SUBMISSION) as running:
+        assert await asyncio.to_thread(login, running) == 535
+        await changed(running, users=users)
+        assert await asyncio.to_thread(login, running) == code
+
+
+async def test_a_file_of_users_beside_an_issuer_needs_a_restart(tmp_path: Path) -> None:
+    oidc = {"issuer": "http://127.0.0.1:1", "audience": "postroad"}
+    document = SUBMISSION | {"users": {"oidc": oidc}}
+    async with an_intake_by_file(tmp_path, document) as running:
+        await changed(running, users={"oidc": oidc, "file": "users.yaml"})
+        assert REGISTRY.get_sample_value("postroad_intake_file_refused") == 1

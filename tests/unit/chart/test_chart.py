@@ -12,6 +12,7 @@ import yaml
 from click import Context
 
 from postroad.cli.processes.operator_command import operator
+from support.built_pods import WorkerPod
 from support.chart import (
     CHART,
     CRDS,
@@ -25,7 +26,6 @@ from support.chart import (
 from support.kubectl import Manifest, manifests
 from support.repository import ROOT
 from support.resources import workers
-from support.worker_pod import WorkerPod
 
 pytestmark = pytest.mark.needs("helm")
 

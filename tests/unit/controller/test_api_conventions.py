@@ -10,6 +10,7 @@ import pytest
 
 from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.domain.values.instants import DURATION_PATTERN
+from postroad.intake_settings.listeners import ListenerRole
 from support import api_reference
 from support.admission import schemas
 from support.kubectl import manifests
@@ -18,8 +19,9 @@ from support.repository import ROOT
 Schema = Mapping[str, Any]
 
 PLURALS = ("mailqueues", "mailqueuetasks", "queueclusters")
-REGISTERED = {each.value for each in Mechanism}
-"""Values that a registry names; those of SASL mechanisms have hyphens."""
+REGISTERED = {each.value for each in (*Mechanism, *ListenerRole)}
+"""Values that a registry names (those of SASL mechanisms have hyphens), and roles of listeners,
+named as the protocols of their clients are."""
 
 PODS = tuple(
     f"spec.{of}.{field}."
@@ -31,9 +33,9 @@ The names are those of a PodTemplateSpec."""
 
 TLS_FIELDS = {
     *("mode", "minVersion", "serverName", "honours"),
-    *("caRef", "caFile", "certRef", "clientCertRef", "port"),
+    *("caRef", "caFile", "certificates", "clientCertRef"),
 }
-QUANTITIES = {"^[1-9][0-9]*(Mi|Gi)$"}
+QUANTITIES = {"^[1-9][0-9]*(Mi|Gi)$", "^([1-9][0-9]{0,9})(Ki|Mi|Gi)?$"}
 
 
 class Field(NamedTuple):
@@ -100,7 +102,7 @@ def named(each: Field) -> bool:
 
 def address(each: Field) -> bool:
     has_scheme = bool(re.match(r"\^[a-z]+s\?:", each.schema.get("pattern", "")))
-    return has_scheme == (each.name == "url" or each.name.endswith("URL"))
+    return has_scheme == (each.name in ("url", "issuer") or each.name.endswith("URL"))
 
 
 def one_tls(each: Field) -> bool:
@@ -108,7 +110,7 @@ def one_tls(each: Field) -> bool:
         known = set(each.schema.get("properties", ())) <= TLS_FIELDS
         return each.schema.get("type") == "object" and known
     return each.name not in ("caRef", "caFile", "certRef", "clientCertRef") or (
-        each.path.split(".")[-2] == "tls"
+        each.path.split(".")[-2] in ("tls", "certificates[]")
     )
 
 

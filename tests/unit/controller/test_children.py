@@ -15,10 +15,9 @@ from postroad.controller.pods.manifests import wanted_children
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.parts import AllowedNamespaces, allows
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
-from postroad.intake.server import ANY_HOST
 from postroad.settings import from_environment
+from support.resources import intake, relay
 
 CLUSTER = QueueClusterSpec.model_validate(
     {
@@ -65,13 +64,14 @@ def test_all_children_are_there_and_owned() -> None:
     found = children(
         queue(
             workers={"replicas": 3, "handler": RELAY},
-            intake={"replicas": 1, "relayFrom": ["10.0.0.0/8"]},
+            intake=intake(replicas=1),
         ),
     )
 
     assert set(found) == {
         ("ConfigMap", "out-queue"),
         ("ConfigMap", "out-delivery"),
+        ("ConfigMap", "out-intake"),
         ("ServiceAccount", "out-queue"),
         ("Service", "out-intake"),
         ("Deployment", "out-intake"),
@@ -86,7 +86,7 @@ def test_all_children_are_there_and_owned() -> None:
 def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
     spec = {
         "workers": {"handler": RELAY, "concurrency": 9},
-        "intake": {"port": 2600, "relayFrom": ["10.0.0.0/8"]},
+        "intake": intake(),
         "retry": {"lanes": ["90s", "1h30m"], "maxAge": "48h", "softBounce": True},
         "broker": {"deliveryLimit": 4},
         "reports": {
@@ -124,70 +124,23 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
         "POSTROAD_REPORTS_LARGEST_RETURNED_BYTES": "0",
         "POSTROAD_REPORTS_PER_MINUTE": "5",
         "POSTROAD_WORKER_CONCURRENCY": "9",
-        "POSTROAD_INTAKE_PORT": "2600",
     }
 
 
-def intake_environment(relay_from: list[str]) -> dict[str, str]:
-    found = children(queue(intake={"relayFrom": relay_from}))["Deployment", "out-intake"]
-    (container,) = found["spec"]["template"]["spec"]["containers"]
-    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
-
-
-def test_an_intake_listens_to_all_and_relays_for_the_networks_that_are_named() -> None:
-    """As its program reads it."""
-    environment = intake_environment(["127.0.0.0/8", "10.244.0.0/16", "fd00::/8"])
-
-    section = from_environment(environment).intake
-    assert section.host == ANY_HOST
-    assert section.relay_from == Networks.parse("127.0.0.0/8, 10.244.0.0/16, fd00::/8")
-
-
 @pytest.mark.parametrize(
-    ("relay_from", "said"),
-    [(None, "relayFrom is missing"), (["10.0.0.1/8"], "relayFrom: .* write 10.0.0.0/8")],
-)
-def test_an_intake_without_networks_is_not_made_and_the_field_is_named(
-    relay_from: list[str] | None, said: str
-) -> None:
-    intake = {"replicas": 1} | ({} if relay_from is None else {"relayFrom": relay_from})
-
-    with pytest.raises(InvalidInput, match=said):
-        children(queue(intake=intake))
-
-
-@pytest.mark.parametrize(
-    ("intake", "health"),
-    [
-        ({"port": 2525}, 8080),
-        ({"port": 8080}, 8081),
-        ({"port": 8080, "tls": {"certRef": {"name": "x"}, "port": 8081}}, 8082),
-    ],
+    ("ports", "health"), [([2525], 8080), ([8080], 8081), ([8080, 8081], 8082)]
 )
 def test_an_intake_may_have_the_port_that_probes_have_elsewhere(
-    intake: dict[str, object], health: int
+    ports: list[int], health: int
 ) -> None:
-    found = children(queue(intake={"relayFrom": ["10.0.0.0/8"], **intake}))
-    template = found["Deployment", "out-intake"]["spec"]["template"]
-    (container,) = template["spec"]["containers"]
+    listeners = [relay(name=f"at-{port}", port=port) for port in ports]
+    _, container, environment = intake_of(children(queue(intake=intake(listeners=listeners))))
 
     numbers = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert len(set(numbers.values())) == len(numbers)
     assert numbers[container["livenessProbe"]["httpGet"]["port"]] == health
-    environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
     settings = from_environment(environment)
     assert (settings.health_host, settings.health_port) == ("*", health), "the kubelet is elsewhere"
-
-
-def test_workers_do_not_roll_when_the_networks_change() -> None:
-    def pods(network: str) -> tuple[object, object]:
-        found = children(queue(workers={"handler": RELAY}, intake={"relayFrom": [network]}))
-        return found["Deployment", "out-worker"]["spec"], found["Deployment", "out-intake"]["spec"]
-
-    (worker, intake), (same_worker, other_intake) = pods("10.0.0.0/8"), pods("192.0.2.0/24")
-
-    assert worker == same_worker
-    assert intake != other_intake
 
 
 def intake_of(found: dict[tuple[str, str], dict[str, Any]]) -> tuple[Any, Any, dict[str, str]]:
@@ -197,49 +150,22 @@ def intake_of(found: dict[tuple[str, str], dict[str, Any]]) -> tuple[Any, Any, d
     return pod, container, {each["name"]: each.get("value") for each in container["env"]}
 
 
-NETWORKS = {"relayFrom": ["10.0.0.0/8"]}
-TLS = {"certRef": {"name": "intake-tls"}}
-
-
 @pytest.mark.parametrize(
-    ("intake", "ports", "tls_port"),
-    [
-        ({}, {"smtp": 2525}, None),
-        ({"tls": TLS}, {"smtp": 2525}, None),
-        ({"tls": TLS | {"port": 465}}, {"smtp": 2525, "smtps": 465}, "465"),
-        ({"port": 465, "tls": TLS | {"port": 465}}, {"smtps": 465}, "465"),
-    ],
-    ids=["in clear", "STARTTLS", "beside", "instead"],
+    "ports", [{"smtp": 2525}, {"mx": 25, "smtps": 465, "submission": 587}], ids=["high", "low"]
 )
-def test_service_and_pods_have_the_ports_of_the_intake(
-    intake: dict[str, Any], ports: dict[str, int], tls_port: str | None
-) -> None:
-    found = children(queue(intake=NETWORKS | intake))
-    pod, container, environment = intake_of(found)
+def test_service_and_pods_have_the_ports_of_the_listeners(ports: dict[str, int]) -> None:
+    listeners = [relay(name=name, port=port) for name, port in ports.items()]
+    found = children(queue(intake=intake(listeners=listeners)))
+    pod, container, _ = intake_of(found)
 
     service = found["Service", "out-intake"]["spec"]["ports"]
     assert {each["name"]: each["port"] for each in service} == ports
     assert all(each["targetPort"] == each["name"] for each in service)
     listening = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert listening == {"health": 8080, **ports}
-    assert environment.get("POSTROAD_INTAKE_TLS_PORT") == tls_port
     sysctls = [each["name"] for each in pod["securityContext"].get("sysctls", [])]
     privileged = min(ports.values()) < 1024
     assert sysctls == (["net.ipv4.ip_unprivileged_port_start"] if privileged else [])
-
-
-def test_the_certificate_is_mounted_as_a_folder_in_the_intakes_pods_alone() -> None:
-    found = children(queue(intake=NETWORKS | {"tls": TLS}, workers={"handler": RELAY}))
-    pod, container, environment = intake_of(found)
-
-    (volume,) = [each for each in pod["volumes"] if each["name"] == "tls"]
-    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
-    assert volume["secret"]["secretName"] == "intake-tls"
-    assert "subPath" not in mount
-    assert environment["POSTROAD_INTAKE_TLS_CERTIFICATE"] == f"{mount['mountPath']}/tls.crt"
-    assert environment["POSTROAD_INTAKE_TLS_KEY"] == f"{mount['mountPath']}/tls.key"
-    assert "intake-tls" not in str(worker_pod(found))
-    assert "TLS_CERT" not in str(found["ConfigMap", "out-queue"])
 
 
 @pytest.mark.parametrize("hostname", [None, "mx.example.org"])
@@ -247,7 +173,7 @@ def test_an_intake_without_a_hostname_has_the_name_that_its_clients_use(
     hostname: str | None,
 ) -> None:
     """Workers then have none, and name their address (RFC 5321 4.1.1.1)."""
-    found = children(queue(intake=NETWORKS, workers={"handler": RELAY}, hostname=hostname))
+    found = children(queue(intake=intake(), workers={"handler": RELAY}, hostname=hostname))
     _, _, environment = intake_of(found)
     shared = found["ConfigMap", "out-queue"]["data"].get("POSTROAD_HOSTNAME")
 
@@ -263,7 +189,7 @@ def test_a_webhook_has_its_secret_and_its_authorities_in_a_folder_of_the_workers
         "tls": {"caRef": {"name": "ours"}},
         "timeout": "5s",
     }
-    found = children(queue(workers={"handler": {"webhook": webhook}}, intake=NETWORKS))
+    found = children(queue(workers={"handler": {"webhook": webhook}}, intake=intake()))
     pod = worker_pod(found)["spec"]
 
     (volume,) = [each for each in pod["volumes"] if each["name"] == "worker-webhook"]

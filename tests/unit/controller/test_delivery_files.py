@@ -20,11 +20,11 @@ from postroad.domain.smtp.next_hops import (
     TlsMode,
 )
 from postroad.domain.smtp.sasl_client import Mechanism
+from support.built_pods import WorkerPod
 from support.manual_loop import move, run
 from support.resources import intake, secret, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 from support.signing import ed25519_pem
-from support.worker_pod import WorkerPod
 
 LONGER_THAN_A_FULL_RECONCILE = 400
 

@@ -11,6 +11,7 @@ from postroad.controller.pods.network_policies import network_policies
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from support import spec_cases
+from support.resources import intake, relay
 
 NAMES = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
 
@@ -64,9 +65,7 @@ def test_all_pods_may_reach_the_servers_names_and_each_other_and_show_metrics() 
 
 
 def test_clients_may_reach_the_ports_of_the_intake_alone() -> None:
-    intake = {"relayFrom": ["10.0.0.0/8"], "tls": {"certRef": {"name": "c"}, "port": 465}}
-
-    found = network_policies(queue(intake=intake), context())
+    found = network_policies(queue(intake=intake(listeners=LISTENERS)), context())
 
     assert found["intake"] == {
         "podSelector": {"matchLabels": labels(queue(), "intake")},
@@ -76,6 +75,20 @@ def test_clients_may_reach_the_ports_of_the_intake_alone() -> None:
     assert "intake" not in network_policies(queue(), context())
 
 
+@pytest.mark.parametrize(
+    ("issuer", "egress"),
+    [("https://id.example", tcp(443)), ("https://id.example:8443/realm", tcp(443, 8443))],
+)
+def test_an_intake_may_ask_its_issuer_for_keys(issuer: str, egress: object) -> None:
+    users = {"oidc": spec_cases.OIDC | {"issuer": issuer}}
+
+    found = network_policies(queue(intake=intake(users=users)), context())["intake"]
+
+    assert found["egress"] == [egress]
+    assert found["policyTypes"] == ["Ingress", "Egress"]
+
+
+LISTENERS = [relay(), relay(name="smtps", port=465)]
 RULES = [
     {"name": "a", "domains": ["a.example"], "hops": [{"host": "h.example", "port": 2525}]},
     {"name": "b", "domains": ["b.example"], "mx": {}},

@@ -16,6 +16,7 @@ from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import PipelineProgram, PodContext, Queue
 from postroad.errors import InvalidInput
 from support import spec_cases
+from support.resources import intake, relay
 
 SERVERS = QueueClusterSpec.model_validate(
     {
@@ -55,7 +56,7 @@ def placed(**placement: Any) -> Queue:
     """Return a queue with workers, intake, and a job with executors, all placed alike."""
     return queue(
         workers={"handler": HANDLER} | placement,
-        intake={"relayFrom": ["10.0.0.0/8"], "port": 25} | placement,
+        intake=intake(listeners=[relay(port=25)]) | placement,
         pipeline={
             "archive": {"schedule": "7 * * * *"},
             "addresses": {"keep": "None"},
@@ -247,9 +248,9 @@ def test_a_template_may_bound_tmp_and_bring_containers_and_volumes_of_its_own() 
 
 
 def service(**declared: Any) -> dict[str, Any]:
-    found: dict[str, Any] = children(
-        queue(intake={"relayFrom": ["10.0.0.0/8"], "service": declared})
-    )["Service", "out-intake"]
+    found: dict[str, Any] = children(queue(intake=intake(service=declared)))[
+        "Service", "out-intake"
+    ]
     return found
 
 
@@ -280,13 +281,10 @@ def test_the_service_of_the_intake_is_as_declared() -> None:
 
 
 def test_a_change_of_the_service_is_none_of_the_pods() -> None:
-    intake = {"relayFrom": ["10.0.0.0/8"]}
-    before, after = queue(intake=intake), queue(intake=intake | {"service": {"type": "NodePort"}})
+    before, after = queue(intake=intake()), queue(intake=intake(service={"type": "NodePort"}))
 
     assert declared_hash(before, CONTEXT) == declared_hash(after, CONTEXT)
-    assert declared_hash(queue(intake=intake | {"pod": POD}), CONTEXT) != declared_hash(
-        before, CONTEXT
-    )
+    assert declared_hash(queue(intake=intake(pod=POD)), CONTEXT) != declared_hash(before, CONTEXT)
 
 
 def test_annotations_of_the_service_account_are_at_those_that_the_operator_makes() -> None:

@@ -71,7 +71,7 @@ def test_a_new_queue_is_read_from_memory() -> None:
             others = {"update mailqueues", "update queueclusters", "create events", "get secrets"}
             assert counted.keys() <= names_free.keys() | made.keys() | others
             orphans = 1  # whether a deletion left something behind under the name
-            assert sum(names_free.values()) - orphans == sum(made.values()) == 6
+            assert sum(names_free.values()) - orphans == sum(made.values()) == 7
             assert counted["update mailqueues"] <= 4
             assert counted["get secrets"] == 3, "of the check that counts the queues"
 

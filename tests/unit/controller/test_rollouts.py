@@ -8,7 +8,7 @@ import pytest
 
 from postroad.controller.kubernetes.api import SECRET
 from support.manual_loop import move, run
-from support.resources import intake, secret, workers
+from support.resources import intake, relay, secret, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 LONGER_THAN_A_FULL_RECONCILE = 400
@@ -53,11 +53,18 @@ def test_a_changed_secret_of_a_server_replaces_no_pods(change: dict[str, Any]) -
     [
         ({"workers": {"concurrency": 7}}, {"worker"}),
         ({"workers": {"handler": {"relay": {"host": "elsewhere"}}}}, set()),  # they read it again
-        ({"intake": {"port": 2500}}, {"intake"}),
+        ({"intake": intake(listeners=[relay(port=2500)])}, {"intake"}),
+        ({"intake": intake(listeners=[relay(), relay(name="b", port=25)])}, {"intake"}),
+        ({"intake": intake("192.0.2.0/24")}, set()),  # they read it again
+        ({"intake": {"rules": [{"perDay": 9}], "domains": [{"name": "a.example"}]}}, set()),
+        ({"intake": {"hostname": "mx.example.org"}}, set()),
         ({"intake": None}, set()),
         ({"retry": {"maxAge": "48h"}}, {"worker", "intake"}),
     ],
-    ids=["concurrency", "next hop", "port", "no intake", "retries"],
+    ids=[
+        *("concurrency", "next hop", "port", "listener", "networks", "rules", "name"),
+        *("no intake", "retries"),
+    ],
 )
 def test_workers_and_intake_are_replaced_apart(change: dict[str, Any], replaced: set[str]) -> None:
     async def scene() -> None:

@@ -161,7 +161,7 @@ def test_pods_connect_as_the_spec_names_it() -> None:
 def test_an_intake_has_no_authorities_of_the_next_hop() -> None:
     _, volumes = pods("intake")
 
-    assert {"tmp", "rabbitmq", "cassandra", "s3"} == set(volumes)
+    assert {"tmp", "intake", "rabbitmq", "cassandra", "s3"} == set(volumes)
 
 
 async def with_authorities(operator: RunningController, certificates: Certificates) -> None:

@@ -15,6 +15,7 @@ from postroad.domain.queues.documents import selector_of
 from postroad.errors import InvalidInput
 from postroad.ports.kubernetes import Object
 from support import resources
+from support.resources import intake
 
 CLUSTER = QueueClusterSpec.model_validate(resources.queue_cluster("mail")["spec"])
 CONTEXT = PodContext(
@@ -134,7 +135,7 @@ def test_a_pod_has_the_placement_of_workers_and_neither_their_sidecars_nor_their
 
 
 def test_a_pod_has_no_right_in_kubernetes_and_keeps_to_the_restricted_profile() -> None:
-    pod = pod_of(job(queue(intake={"relayFrom": ["10.0.0.0/8"]}), **REMOVE))
+    pod = pod_of(job(queue(intake=intake()), **REMOVE))
 
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True

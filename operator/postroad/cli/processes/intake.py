@@ -169,6 +169,18 @@ def log_rules(queue: MailQueue, networks: Networks) -> None:
         )
 
 
+def relays_of(document: IntakeDocument) -> list[Networks]:
+    """Return the networks of each listener of role relay."""
+    listeners = document.settings.listeners
+    return [each.relays_for or LOOPBACK for each in listeners if each.role is ListenerRole.RELAY]
+
+
+def log_relays(queue: MailQueue, document: IntakeDocument) -> None:
+    """Log the networks that may send by a file of intake, and warn of an open relay."""
+    for each in relays_of(document):
+        log_rules(queue, each)
+
+
 Listeners = FollowedIntake | ServerCertificate | None
 """Listeners of a file of intake, or of variables: then with a certificate, if they name one."""
 
@@ -236,8 +248,8 @@ async def _receive_with(
         (each.name, bound) for each in ports for bound in listening_on(each.host, each.port)
     ]
 
-    def listen() -> None:
-        contexts = {} if by_file is None else by_file.contexts()
+    def listen(document: IntakeDocument | None) -> None:
+        contexts = {} if by_file is None or document is None else by_file.contexts(document)
         for each in ports:
             own = [bound for name, bound in sockets if name == each.name]
             if http is not None and each.is_http:
@@ -247,10 +259,12 @@ async def _receive_with(
 
     def use(document: IntakeDocument) -> None:
         assert by_file is not None
-        by_file.use(document)
-        listen()
+        by_file.check(document)
+        listen(document)
+        if relays_of(document) != relays_of(by_file.file.current):
+            log_relays(this.queue, document)
 
-    listen()
+    listen(None if file is None else file.current)
     if inherited:
         click.echo("listening")  # to the parent
     else:
@@ -333,9 +347,7 @@ def log_listening(
     if not isinstance(listeners, FollowedIntake):
         log_rules(queue, rules_of(section).relay_from)
     else:
-        for each in listeners.current.settings.listeners:
-            if each.role is ListenerRole.RELAY:
-                log_rules(queue, each.relays_for or LOOPBACK)
+        log_relays(queue, listeners.current)
     for name, bound in sockets:
         _log.info("listening", queue=queue.name, listener=name, address=_address_of(bound))
 

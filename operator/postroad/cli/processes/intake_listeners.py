@@ -16,10 +16,17 @@ from postroad.intake.clients import Rules
 from postroad.intake.context import IntakeContext
 from postroad.intake.filters.opening import FilterDocument, OpenFilters
 from postroad.intake.logins.results import KnownUsers, UsersUnavailable
-from postroad.intake.own_domains import OwnDomains, local_parts
+from postroad.intake.own_domains import OwnDomains
 from postroad.intake.submission import Permissions, UserRates
 from postroad.intake_settings.intake_file import IntakeFile, OwnDomain, read_intake
-from postroad.intake_settings.listeners import Listener, ListenerRole, ListenerTls
+from postroad.intake_settings.listeners import (
+    FileListener,
+    Listener,
+    ListenerCertificate,
+    ListenerRole,
+    ListenerTls,
+)
+from postroad.intake_settings.recipients import local_parts
 from postroad.intake_settings.user_file import read_users
 from postroad.smtp.server import ServerCertificate
 from postroad.telemetry.logs import logger
@@ -83,30 +90,28 @@ def _users(settings: IntakeFile, folder: Path) -> KnownUsers:
 
 
 def _recipients(domain: OwnDomain, folder: Path) -> frozenset[str] | None:
-    if domain.recipients is None:
+    if domain.recipients is None or domain.recipients.file is None:
         return None
     file = folder / domain.recipients.file
     try:
-        found = local_parts(file.read_text().splitlines(), domain.name)
+        return local_parts(file.read_text().splitlines(), domain.name)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"the recipients {file} cannot be read: {error}") from error
     except InvalidInput as error:
         raise InvalidSettings(f"the recipients {file}: {error}") from error
-    if not found:  # as while it is being written: all mail would bounce
-        raise InvalidSettings(
-            f"the recipients {file}: none is listed", hint="leave the domain out to take none"
-        )
-    return found
 
 
 def _certificate(tls: ListenerTls, folder: Path) -> ServerCertificate:
     first, *others = tls.certificates
     by_name = {
-        name: ServerCertificate(folder / each.cert, each.key and folder / each.key)
-        for each in others
-        for name in each.names
+        name: ServerCertificate(*_paths(each, folder)) for each in others for name in each.names
     }
-    return ServerCertificate(folder / first.cert, first.key and folder / first.key, by_name)
+    return ServerCertificate(*_paths(first, folder), by_name)
+
+
+def _paths(certificate: ListenerCertificate, folder: Path) -> tuple[Path, Path | None]:
+    assert certificate.cert is not None  # a file of intake names no Secret
+    return folder / certificate.cert, certificate.key and folder / certificate.key
 
 
 class FileListeners:
@@ -114,14 +119,13 @@ class FileListeners:
 
     def __init__(self, file: FollowedIntake, base: IntakeContext, ca_file: Path | None) -> None:
         self.file, self._base, self._ca_file = file, base, ca_file
-        self._document = file.current
         self._rates = UserRates()
         self._filters = OpenFilters(base.queue.name, ca_file, base.clock.now)
         self._authenticator: Authenticator | None = None
 
     async def open(self) -> None:
         """Find out how clients can log in. Raises: NotInstalled."""
-        users = self._document.settings.users
+        users = self.file.current.settings.users
         if users is None:
             return
         try:
@@ -141,26 +145,22 @@ class FileListeners:
                 _log.warning("Dovecot does not answer yet", error=error.reason)
                 offered = frozenset(("PLAIN", "LOGIN"))
         self._authenticator = Authenticator(
-            None if users.file is None else lambda: self._document.users,
+            None if users.file is None else lambda: self.file.current.users,
             None if users.oidc is None else Tokens(users.oidc, self._ca_file),
             dovecot,
             offered,
         )
 
-    def use(self, document: IntakeDocument) -> None:
-        """Take up what the files have now, but for what needs a restart."""
-        before, now = self._document.settings, document.settings
-        if self.ports(now.listeners) != self.ports(before.listeners) or (
-            _places(now) != _places(before)
-        ):
+    def check(self, document: IntakeDocument) -> None:
+        """Raises: InvalidSettings for a change that needs a restart."""
+        if document.settings.fixed != self.file.current.settings.fixed:
             raise InvalidSettings(
                 "the ports of listeners, or the places that know users, are others",
                 hint="restart the process",
             )
-        self._document = document
 
     @staticmethod
-    def ports(listeners: Sequence[Listener]) -> list[ListenerAddress]:
+    def ports(listeners: Sequence[FileListener]) -> list[ListenerAddress]:
         """Return where to listen."""
         return [
             ListenerAddress(
@@ -173,9 +173,8 @@ class FileListeners:
             for each in listeners
         ]
 
-    def contexts(self) -> dict[str, IntakeContext]:
+    def contexts(self, document: IntakeDocument) -> dict[str, IntakeContext]:
         """Return by the names of listeners what their sessions share that begin now."""
-        document = self._document
         permissions = Permissions(
             document.settings.rules, self._rates, asyncio.get_running_loop().time
         )
@@ -211,7 +210,3 @@ class FileListeners:
             proxies=listener.proxies,
             filters=self._filters.chain(document.filters, listener.name),
         )
-
-
-def _places(settings: IntakeFile) -> object:
-    return settings.users and (settings.users.oidc, settings.users.dovecot)

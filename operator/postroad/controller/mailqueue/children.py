@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from postroad.controller.cluster.quotas import granted_workers
-from postroad.controller.credentials import check_address_key, check_certificate, read_credentials
+from postroad.controller.credentials import check_address_key, read_credentials
 from postroad.controller.kubernetes.api import AUTOSCALED, DEPLOYMENT, Key
 from postroad.controller.kubernetes.drift import ApplyResponses, hash_in
 from postroad.controller.mailqueue import applying
@@ -18,10 +18,12 @@ from postroad.controller.mailqueue.pipeline_runs import refused, report_pipeline
 from postroad.controller.mailqueue.plan import WorkloadsPlan
 from postroad.controller.pods import manifests
 from postroad.controller.pods.delivery_files import read_of_workers
+from postroad.controller.pods.intake_files import check_intake
 from postroad.controller.pods.pipeline_children import PIPELINE, pipeline_children
 from postroad.controller.pods.upgrades import Upgrades, is_rolling
 from postroad.controller.reads import Absences, Reads, as_child
-from postroad.controller.spec.mailqueue import Intake, MailQueueSpec, Workers
+from postroad.controller.spec.intake import Intake
+from postroad.controller.spec.mailqueue import MailQueueSpec, Workers
 from postroad.controller.spec.queue_resource import NO_PIPELINE, PipelineProgram, PodContext, Queue
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.attempts import attempt
@@ -54,11 +56,8 @@ def stopped_report(spec: MailQueueSpec, why: Finding) -> Report:
     return Report([unknown(each, why.reason, why.message) for each, *_ in workloads_of(spec)])
 
 
-def workloads_report(
-    plan: WorkloadsPlan, parts: Sequence[applying.AppliedPart], certificate: Finding
-) -> Report:
-    """Return the report about pods that were applied. `certificate`: whether the intake can serve
-    TLS with its own."""
+def workloads_report(plan: WorkloadsPlan, parts: Sequence[applying.AppliedPart]) -> Report:
+    """Return the report about pods that were applied."""
     written = [each for part in parts for each in part.applied if each.is_written]
     report = Report(
         repairs=[each.repair for each in written if each.repair],
@@ -87,8 +86,6 @@ def workloads_report(
         elif facts is not None:
             facts.pop("replicas")
         fields["workers" if component == manifests.WORKER else component] = facts
-    if not certificate.is_good:  # why pods are not ready, which they cannot report
-        findings[-1] = certificate
     if any(each.waits for each in parts):
         message = f"its pods stay until QueueCluster {plan.cluster.name} upgrades it"
         findings.append(advice(condition.UP_TO_DATE, "UpgradeWaits", message))
@@ -207,15 +204,11 @@ class QueueChildren:
             return pending_report(queue.spec)
         parts = await self._apply(plan, expected, may_upgrade=may_upgrade)
         now = {place: each for part in parts for place, each in part.now.items()}
-        async with attempt(condition.INTAKE_READY) as certificate:
-            if queue.spec.intake and queue.spec.intake.tls:
-                name = queue.spec.intake.tls.cert_ref.name
-                await check_certificate(self._reads, queue.name.namespace, name)
         if any(each.waits for each in parts):
             self._upgrades.wait(plan.cluster, queue.key)
         elif not any(kind == DEPLOYMENT.name and is_rolling(now[kind, of]) for kind, of in now):
             self._upgrades.end(queue.key)
-        report = workloads_report(plan, parts, certificate.finding)
+        report = workloads_report(plan, parts)
         if parts[0].failed is not None:
             return report
         jobs = Report()
@@ -268,6 +261,8 @@ class QueueChildren:
                 has, most = deployment_facts(present, 0), context.cluster.quota.workers_per_queue
                 workers = granted_workers(spec.workers.replicas, most, has["desired"])
                 queue = queue.with_workers(workers)
+            if component == manifests.INTAKE and spec.intake:
+                await check_intake(self._reads, queue, spec.intake)
             if component == PIPELINE:
                 if spec.pipeline is not None and (key := spec.pipeline.addresses.key_ref):
                     await check_address_key(self._reads, namespace, key)

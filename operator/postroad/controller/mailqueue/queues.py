@@ -199,10 +199,11 @@ def pending_report() -> Report:
 def advised(spec: MailQueueSpec) -> list[Finding]:
     """Return the advice that follows from a spec alone."""
     found = []
-    if spec.intake is not None and spec.intake.is_open_relay:
+    if spec.intake is not None and (names := spec.intake.open_relays):
         message = (
-            "spec.intake.relayFrom contains the whole Internet: every client that reaches the "
-            "intake may send to any recipient; name only the networks of your own clients"
+            f"`from` of {', '.join(names)} in spec.intake.listeners contains the whole Internet: "
+            "every client that reaches it may send to any recipient; name only the networks of "
+            "your own clients"
         )
         found.append(advice(condition.RELAY_RESTRICTED, "OpenRelay", message))
     return found

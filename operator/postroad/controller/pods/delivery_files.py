@@ -1,9 +1,5 @@
 """File that decides about delivery in the pods of workers: a file of delivery, as `--delivery`
-reads it.
-
-It is in a ConfigMap of its own, which pods mount: workers read it again when it changes, so that no
-pod is replaced. Secrets that it names are mounted whole, a folder each, so that a rotation within
-one replaces none either. Of objects with authorities, `ca.crt` alone is mounted.
+reads it. Of objects with authorities that it names, `ca.crt` alone is mounted.
 
 Checks the Secrets that `spec.delivery` and the relay of a MailQueue name, before its pods mount
 them."""
@@ -17,6 +13,14 @@ from typing import Any
 
 from postroad.controller.credentials import read_authorities, read_values
 from postroad.controller.kubernetes.drift import hash_of
+from postroad.controller.pods.settings_files import (
+    folder_of,
+    read_only,
+    secret_folder,
+    settings_mounts,
+    settings_volumes,
+    volume_name,
+)
 from postroad.controller.reads import Reads
 from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.queue_resource import Queue
@@ -31,8 +35,6 @@ from postroad.logins import LOGIN
 
 FILE = "delivery.yaml"
 _NAME = "delivery"
-_FOLDER = f"{FOLDER}/{_NAME}"
-_SECRETS = f"{FOLDER}/delivery-secrets"
 _AUTHORITIES = f"{FOLDER}/delivery-authorities"
 _POLICIES = "mta-sts"
 _POLICY_FOLDER = f"/var/lib/postroad/{_POLICIES}"
@@ -86,34 +88,21 @@ class DeliveryFiles:
         return {FILE: written(self.settings, _folder_of)}
 
     def volumes(self) -> list[dict[str, Any]]:
-        volumes: list[dict[str, Any]] = [
-            {"name": _NAME, "configMap": {"name": self.config_map}},
-            *(
-                {
-                    "name": _volume_of(each),
-                    "secret": {"secretName": each, "defaultMode": READ_BY_ALL},
-                }
-                for each in self.secrets
-            ),
-            *(_volume_with(each) for each in self.authorities),
-        ]
+        volumes = settings_volumes(_NAME, self.config_map, self.secrets)
+        volumes += [_volume_with(each) for each in self.authorities]
         return [*volumes, {"name": _POLICIES, "emptyDir": {}}] if self._keeps_policies else volumes
 
     def mounts(self) -> list[dict[str, Any]]:
-        folders = {_NAME: _FOLDER}
-        folders |= {_volume_of(each): f"{_SECRETS}/{each}" for each in self.secrets}
-        for each in map(secret_references.AuthoritiesReference.model_dump, self.authorities):
-            folders[_volume_of(_folder_of(each))] = _folder_of(each)
-        mounts: list[dict[str, Any]] = [
-            {"name": name, "mountPath": folder, "readOnly": True}
-            for name, folder in folders.items()
-        ]
+        mounts = settings_mounts(_NAME, self.secrets)
+        for each in self.authorities:
+            folder = _folder_of(each.model_dump())
+            mounts.append(read_only(volume_name(_NAME, folder), folder))
         policies = {"name": _POLICIES, "mountPath": _POLICY_FOLDER}
         return [*mounts, policies] if self._keeps_policies else mounts
 
     def environment(self) -> Mapping[str, str]:
         """Return the setting that names the file, without its prefix."""
-        return {"WORKER_DELIVERY_FILE": f"{_FOLDER}/{FILE}"}
+        return {"WORKER_DELIVERY_FILE": f"{folder_of(_NAME)}/{FILE}"}
 
     @property
     def _keeps_policies(self) -> bool:
@@ -132,7 +121,7 @@ def _with_folder(routing: RoutingSettings | None) -> RoutingSettings:
 def _folder_of(reference: Mapping[str, str]) -> str:
     """Return where a pod has the files of a Secret, or of authorities, which have a kind."""
     kind, name = reference.get("kind"), reference["name"]
-    return f"{_SECRETS}/{name}" if kind is None else f"{_AUTHORITIES}/{kind.lower()}/{name}"
+    return secret_folder(_NAME, name) if kind is None else f"{_AUTHORITIES}/{kind.lower()}/{name}"
 
 
 def _volume_with(authorities: secret_references.AuthoritiesReference) -> dict[str, Any]:
@@ -140,12 +129,7 @@ def _volume_with(authorities: secret_references.AuthoritiesReference) -> dict[st
     kind = "secret" if authorities.kind == "Secret" else "configMap"
     items = [{"key": secret_references.AUTHORITIES_KEY, "path": secret_references.AUTHORITIES_KEY}]
     source = {**named, "defaultMode": READ_BY_ALL, "items": items}
-    return {"name": _volume_of(_folder_of(authorities.model_dump())), kind: source}
-
-
-def _volume_of(secret: str) -> str:
-    """The hash, because the name of a Secret may be longer than that of a volume."""
-    return f"delivery-{hash_of(secret)[:16]}"
+    return {"name": volume_name(_NAME, _folder_of(authorities.model_dump())), kind: source}
 
 
 async def read_of_workers(api: Reads, queue: Queue, workers: Workers) -> dict[str, str]:

@@ -11,9 +11,11 @@ from typing import Any
 from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_in, hash_of, with_hash
 from postroad.controller.pods.delivery_files import DeliveryFiles
+from postroad.controller.pods.intake_files import FIELDS, IntakeFiles
 from postroad.controller.pods.network_policies import network_policies
 from postroad.controller.pods.pods import pod_template
-from postroad.controller.spec.mailqueue import Handler, Intake
+from postroad.controller.spec.intake import Intake
+from postroad.controller.spec.mailqueue import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.domain.values.instants import format_duration
 from postroad.ports.kubernetes import Kind, Object
@@ -31,9 +33,8 @@ def wanted_children(
     autoscaled: bool = False,
 ) -> list[Child]:
     """Return the children of these components, in the order in which to apply them. `QUEUE`: what
-    all pods share. Raises: InvalidInput for a template of another shape, or a missing `relayFrom`.
-    `autoscaled`: the Deployments come without replicas, which the operator would otherwise set
-    back."""
+    all pods share. Raises: InvalidInput for a template of another shape. `autoscaled`: the
+    Deployments come without replicas, which the operator would otherwise set back."""
     configuration = queue_configuration(queue, context)
     workers, intake = queue.spec.workers, queue.spec.intake
     templates = {
@@ -44,15 +45,21 @@ def wanted_children(
     children = _shared(queue, context, configuration) if QUEUE in components else []
     if intake and INTAKE in templates:
         template = templates[INTAKE]
+        if (files := IntakeFiles.of(queue)) is not None:
+            children.append(_settings(queue, files, INTAKE))
         children.append(_service(queue, intake))
         children += _deployment(queue, context, INTAKE, intake.replicas, template, autoscaled)
     if workers and WORKER in templates:
         template = templates[WORKER]
         if (delivery := DeliveryFiles.of(queue)) is not None:
-            data = {"data": delivery.data()}
-            children.append(owned_child(queue, api.CONFIG_MAP, delivery.config_map, WORKER, data))
+            children.append(_settings(queue, delivery, WORKER))
         children += _deployment(queue, context, WORKER, workers.replicas, template, autoscaled)
     return [(kind, with_hash(child)) for kind, child in children]
+
+
+def _settings(queue: Queue, files: DeliveryFiles | IntakeFiles, component: str) -> Child:
+    data = {"data": files.data()}
+    return owned_child(queue, api.CONFIG_MAP, files.config_map, component, data)
 
 
 def paced_children(
@@ -161,8 +168,6 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
     if spec.workers:
         values["WORKER_CONCURRENCY"] = spec.workers.concurrency
         values |= _program(spec.workers.handler)
-    if spec.intake:
-        values["INTAKE_PORT"] = spec.intake.port
     return {f"POSTROAD_{name}": str(each) for name, each in values.items() if each is not None}
 
 
@@ -286,16 +291,19 @@ def _deployment(
 
 def declared_hash(queue: Queue, context: PodContext) -> str:
     """Return a hash of what users declare of the pods of a queue. Defaults are left out, so that
-    fields which a newer operator brings change nothing; of `delivery` all that pods read again."""
+    fields which a newer operator brings change nothing; of `delivery` and `intake` all that pods
+    read again."""
     spec = queue.spec.model_dump(
         mode="json",
         exclude_defaults=True,
         exclude={
             **dict.fromkeys(("pipeline", "delivery", "network_policy"), True),
             "workers": {"replicas", "autoscaling"},
-            "intake": {"service", "replicas"},
+            "intake": {"service", "replicas", *FIELDS},
         },
     )
+    if (files := IntakeFiles.of(queue)) is not None:
+        spec["intake_files"] = [files.secrets, files.settings.fixed]
     if queue.spec.delivery is not None and (delivery := DeliveryFiles.of(queue)) is not None:
         spec["delivery"] = delivery.secrets
     specs = (

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from postroad.controller.kubernetes import api
+from postroad.controller.spec.intake import HEALTH
 from postroad.controller.spec.mailqueue import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.delivery_settings.hops import Hop
@@ -32,12 +33,15 @@ def network_policies(queue: Queue, context: PodContext) -> Mapping[str, dict[str
     policies: dict[str, tuple[Mapping[str, str], PolicyRules, PolicyRules]] = {
         "queue": (
             {},
-            [_to(["health"]), {"from": [of_the_queue]}],
+            [_to([HEALTH]), {"from": [of_the_queue]}],
             [_names([DNS_PORT]), _to(_ports_of_servers(context)), {"to": [of_the_queue]}],
         )
     }
     if spec.intake is not None:
-        policies["intake"] = {api.COMPONENT: "intake"}, [_to(spec.intake.ports)], []
+        users = spec.intake.users
+        issuer = users.oidc.issuer if users is not None and users.oidc is not None else None
+        asks = [_to(sorted({_port_of(issuer), HTTPS_PORT}))] if issuer else []
+        policies["intake"] = {api.COMPONENT: "intake"}, [_to(spec.intake.ports)], asks
     if spec.workers is not None:
         egress = _egress_of(spec.workers.handler, queue)
         policies["worker"] = {api.COMPONENT: "worker"}, [], egress

@@ -11,18 +11,17 @@ from typing import Any
 from postroad.controller.kubernetes.api import CONFIGURATION_HASH
 from postroad.controller.kubernetes.drift import hash_of, merged
 from postroad.controller.pods.delivery_files import DeliveryFiles
-from postroad.controller.spec.mailqueue import Intake, Workers
+from postroad.controller.pods.intake_files import IntakeFiles
+from postroad.controller.spec.intake import HEALTH, Intake
+from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.pipeline import Pipeline
 from postroad.controller.spec.placement import is_own
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.controller.spec.tls import FOLDER, READ_BY_ALL, ServerFiles, StoreTls, keys_of
+from postroad.controller.spec.tls import ServerFiles, StoreTls, keys_of
 from postroad.errors import InvalidInput
 
 HEALTH_PORT = 8080
 """For probes and metrics; the next port that is free where the intake listens on this one."""
-
-TLS_FOLDER = f"{FOLDER}/tls"
-"""Mounted as a folder, because the kubelet never renews a single file (`subPath`)."""
 
 FIRST_UNPRIVILEGED_PORT = 1024
 GRACE_SECONDS = 30
@@ -56,7 +55,7 @@ def pod_template(
     declared: Workers | Intake | None = None,
 ) -> dict[str, Any]:
     """Return the PodTemplateSpec of a component, with what the spec declares of pods. Raises:
-    InvalidInput for a partial template of another shape, or a missing `relayFrom`."""
+    InvalidInput for a partial template of another shape."""
     ours = {
         "metadata": {"labels": dict(labels), "annotations": {}},
         "spec": context.pulled(_pod_spec(queue, context, component, labels)),
@@ -65,7 +64,9 @@ def pod_template(
     if declared is not None:
         field = "spec.workers" if component == "worker" else "spec.intake"
         template = placed(ours, declared, field)
-    read = [_read_by(component, configuration), dict(context.tls_versions or {})]
+    read: list[object] = [_read_by(component, configuration), dict(context.tls_versions or {})]
+    if component == "intake" and queue.spec.intake is not None:
+        read.append(queue.spec.intake.fixed)
     template["metadata"]["annotations"] = {
         **template["metadata"].get("annotations", {}),
         CONFIGURATION_HASH: hash_of(read),
@@ -125,10 +126,10 @@ def _refuse_ours(ours: Mapping[str, Any], partial: Mapping[str, Any], field: str
 
 
 def _read_by(component: str, configuration: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings without those of the other component, so that a change of these does not
-    replace the pods of this one."""
-    other = "POSTROAD_INTAKE_" if component == "worker" else "POSTROAD_WORKER_"
-    return {name: value for name, value in configuration.items() if not name.startswith(other)}
+    """Return the settings without those of workers, where a component is none, so that a change of
+    these does not replace its pods."""
+    others = ("POSTROAD_WORKER_",) if component != "worker" else ()
+    return {name: value for name, value in configuration.items() if not name.startswith(others)}
 
 
 def _pod_spec(
@@ -136,13 +137,10 @@ def _pod_spec(
 ) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     volumes += [each.volume() for each in server_files(queue, context, component)]
-    if (delivery := DeliveryFiles.of_component(queue, component)) is not None:
-        volumes += delivery.volumes()
+    for files in _settings_files(queue, component):
+        volumes += files.volumes()
     security: dict[str, Any] = dict(POD_SECURITY)
     intake = queue.spec.intake if component == "intake" else None
-    if intake and intake.tls:
-        secret = {"secretName": intake.tls.cert_ref.name, "defaultMode": READ_BY_ALL}
-        volumes.append({"name": "tls", "secret": secret})
     if intake and min(intake.ports.values()) < FIRST_UNPRIVILEGED_PORT:
         security["sysctls"] = [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]
     return {
@@ -169,7 +167,7 @@ def _pod_spec(
 def _container(queue: Queue, context: PodContext, component: str) -> dict[str, Any]:
     intake = queue.spec.intake if component == "intake" else None
     health = _health_port(intake)
-    ports = [{"name": "health", "containerPort": health, "protocol": "TCP"}]
+    ports = [{"name": HEALTH, "containerPort": health, "protocol": "TCP"}]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - the pod's own emptyDir
     environment = [{"name": "POSTROAD_HEALTH_HOST", "value": "*"}]
     if health != HEALTH_PORT:
@@ -177,19 +175,15 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
     if intake:
         for name, port in intake.ports.items():
             ports.append({"name": name, "containerPort": port, "protocol": "TCP"})
-        environment += [
-            {"name": f"POSTROAD_{name}", "value": value}
-            for name, value in _of_the_intake(queue, intake).items()
-        ]
-        if intake.tls:
-            mounts.append({"name": "tls", "mountPath": TLS_FOLDER})
     named: dict[str, str] = {}
-    for files in server_files(queue, context, component):
-        mounts.append(files.mount())
+    if intake and queue.spec.hostname is None:
+        named["HOSTNAME"] = f"{queue.name.name}-intake.{queue.name.namespace}.svc"
+    for each in server_files(queue, context, component):
+        mounts.append(each.mount())
+        named |= each.environment()
+    for files in _settings_files(queue, component):
+        mounts += files.mounts()
         named |= files.environment()
-    if (delivery := DeliveryFiles.of_component(queue, component)) is not None:
-        mounts += delivery.mounts()
-        named |= delivery.environment()
     environment += [{"name": f"POSTROAD_{name}", "value": each} for name, each in named.items()]
     return {
         "name": component,
@@ -205,6 +199,13 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
         "securityContext": dict(CONTAINER_SECURITY),
         "volumeMounts": mounts,
     }
+
+
+def _settings_files(queue: Queue, component: str) -> list[DeliveryFiles | IntakeFiles]:
+    """Return the files of settings that a component follows."""
+    delivery = DeliveryFiles.of_component(queue, component)
+    intake = IntakeFiles.of(queue) if component == "intake" else None
+    return [each for each in (delivery, intake) if each is not None]
 
 
 def server_files(queue: Queue, context: PodContext, component: str) -> list[ServerFiles]:
@@ -232,23 +233,9 @@ def _health_port(intake: Intake | None) -> int:
     return next(port for port in itertools.count(HEALTH_PORT) if port not in taken)
 
 
-def _of_the_intake(queue: Queue, intake: Intake) -> dict[str, str]:
-    """Return the settings of the intake's pods alone. They stand in the pod template: containers of
-    an earlier template read the ConfigMap when they restart, and know no `*` and no such files."""
-    values = {"INTAKE_HOST": "*", "INTAKE_RELAY_FROM": str(intake.networks)}
-    if queue.spec.hostname is None:
-        values["HOSTNAME"] = f"{queue.name.name}-intake.{queue.name.namespace}.svc"
-    if intake.tls:
-        values["INTAKE_TLS_CERTIFICATE"] = f"{TLS_FOLDER}/tls.crt"
-        values["INTAKE_TLS_KEY"] = f"{TLS_FOLDER}/tls.key"
-        if intake.tls.port:
-            values["INTAKE_TLS_PORT"] = str(intake.tls.port)
-    return values
-
-
 def _probe(path: str, period: int, failures: int) -> dict[str, Any]:
     return {
-        "httpGet": {"path": path, "port": "health"},
+        "httpGet": {"path": path, "port": HEALTH},
         "periodSeconds": period,
         "timeoutSeconds": 5,
         "failureThreshold": failures,

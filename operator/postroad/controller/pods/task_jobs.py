@@ -17,7 +17,8 @@ from postroad.controller.pods.manifests import INTAKE, WORKER, Child, labels
 from postroad.controller.pods.pipeline_children import PIPELINE as PIPELINE_POD
 from postroad.controller.pods.pipeline_children import JobCommand, run_template
 from postroad.controller.pods.pods import placed, pod_template
-from postroad.controller.spec.mailqueue import Intake, Workers
+from postroad.controller.spec.intake import Intake
+from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.spec.task import COUNTED, EXPORT, ON_SELECTED, PIPELINE, Task

@@ -12,20 +12,19 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from postroad.controller.spec import parts
+from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.pipeline import Pipeline
-from postroad.controller.spec.placement import NetworkPolicy, Pod, Service, ServiceAccount
+from postroad.controller.spec.placement import NetworkPolicy, Pod, ServiceAccount
 from postroad.controller.spec.tls import StoreTls
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.hops import Hop
-from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration, ObjectName, Port
+from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration, ObjectName
 from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.domain.mail.envelope_documents import MAX_HANDED, MAX_HANDING
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.reports import deciding
-from postroad.domain.values.networks import Networks
-from postroad.errors import InvalidInput
 from postroad.settings.delivery import HandedBytes
 
 SECOND = timedelta(seconds=1)
@@ -110,78 +109,6 @@ class Handler(parts.Model):
         if sum(getattr(self, name) is not None for name in fields) != 1:
             raise ValueError(f"name one handler: {' or '.join(fields)}")
         return self
-
-
-class IntakeTls(parts.Model):
-    """TLS with the clients of the intake, from version 1.2 on."""
-
-    cert_ref: SecretReference
-    """Secret with the certificate and its chain in `tls.crt` and the key in `tls.key` (type
-    kubernetes.io/tls, as cert-manager writes it). New sessions use a renewed certificate once the
-    kubelet has written it into the pod, within about a minute; no pod restarts."""
-
-    port: Port | None = None
-    """Port on which clients begin with TLS (RFC 8314: 465), beside the intake's own port, which
-    offers STARTTLS. The same number: instead of it. Absent: none."""
-
-
-class Intake(parts.Model):
-    """The Deployment and the Service `<name>-intake`, which accept mail by SMTP."""
-
-    replicas: parts.Replicas = 1
-    """Number of intake pods."""
-
-    port: Port = 2525
-    """Port of the Service, and port that the pods listen on."""
-
-    relay_from: Annotated[list[parts.NetworkText], Field(min_length=1, max_length=64)] | None = None
-    """Networks whose clients may send, to any recipient: 10.244.0.0/16 or 2001:db8::/32. Required,
-    because no network is safe everywhere. It is compared with the address that a pod sees: that of
-    a node where a load balancer or a node port hides the client's, a loopback address for `kubectl
-    port-forward`."""
-
-    tls: IntakeTls | None = None
-    """TLS with the clients of the intake, from version 1.2 on. Absent: none."""
-
-    pod: Pod | None = None
-    """Placement of pods and what they run with. What it leaves out, the operator decides;
-    `template` changes what comes of both."""
-
-    template: parts.Anything = Field(default={})
-    """A partial PodTemplateSpec that is merged into the intake's pods, over `pod`. The container is
-    called `intake`."""
-
-    service: Service = Service()
-    """The Service of the intake, with the ports of the pods."""
-
-    @property
-    def ports(self) -> dict[str, int]:
-        """The ports to listen on, by their names in Kubernetes."""
-        secured = None if self.tls is None else self.tls.port
-        plain = {} if secured == self.port else {"smtp": self.port}
-        return plain if secured is None else {**plain, "smtps": secured}
-
-    @property
-    def networks(self) -> Networks:
-        """`relayFrom` as networks. Not checked with the spec, because a spec from before the field
-        existed lacks it, and the operator still reconciles the rest. Raises: InvalidInput."""
-        if self.relay_from is None:
-            raise InvalidInput(
-                "spec.intake.relayFrom is missing: list the networks whose clients may send; "
-                "until then the queue's pods stay as they are"
-            )
-        try:
-            return Networks.of(self.relay_from)
-        except InvalidInput as error:
-            raise InvalidInput(f"spec.intake.relayFrom: {error}") from error
-
-    @property
-    def is_open_relay(self) -> bool:
-        """True if every client of the Internet may send."""
-        try:
-            return self.networks.hold_the_internet
-        except InvalidInput:
-            return False
 
 
 AT_LEAST_A_SECOND = parts.at_least(timedelta(seconds=1))
@@ -394,7 +321,7 @@ class MailQueueSpec(parts.Model):
     runs for half of rowLifetime begins to lose sight of its mail."""
 
     intake: Intake | None = None
-    """The intake, which accepts mail by SMTP. Absent: none."""
+    """The intake, which accepts mail by SMTP and HTTP. Absent: none."""
 
     delivery: DeliverySettings | None = None
     """Decisions about the delivery by workers: where mail goes, how connections are secured, which

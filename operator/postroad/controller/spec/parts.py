@@ -25,9 +25,6 @@ from postroad.errors import InvalidInput
 HOST_PATTERN = "^([A-Za-z0-9_][-A-Za-z0-9_.]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
 """A host name (A-labels), an IPv4 or an IPv6 address."""
 
-NETWORK_PATTERN = "^([0-9]{1,3}([.][0-9]{1,3}){3}|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)(/[0-9]{1,3})?$"
-"""The form of a network or an address, of IPv4 or IPv6; `domain.networks` checks the rest."""
-
 
 def _alias(name: str) -> str:
     return to_camel(name).replace("Url", "URL")
@@ -79,7 +76,6 @@ def has_port_in_range(url: str) -> bool:
 
 
 Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]
-NetworkText = Annotated[str, Field(min_length=2, max_length=49, pattern=NETWORK_PATTERN)]
 Hostname = Annotated[str, Field(min_length=1, max_length=253, pattern=HOSTNAME_PATTERN)]
 MailboxText = Annotated[str, Field(min_length=3, max_length=254, pattern=MAILBOX_PATTERN)]
 PortInRange = holds(has_port_in_range, "the port must be between 1 and 65535")

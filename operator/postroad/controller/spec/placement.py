@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from postroad.controller.spec.parts import NETWORK_PATTERN, Model, holds
-from postroad.delivery_settings.patterns import ObjectName
+from postroad.controller.spec.parts import Model, holds
+from postroad.delivery_settings.patterns import NETWORK_PATTERN, ObjectName
 
 OWN_LABELS = tuple(
     f"app.kubernetes.io/{of}" for of in ("name", "instance", "component", "managed-by")
@@ -154,8 +154,8 @@ class Service(Model):
 
     external_traffic_policy: Literal["Cluster", "Local"] | None = None
     """Local: connections go to pods of the node that they reach, and the intake sees the client's
-    address, which relayFrom needs. Cluster: to any pod, from the address of a node. Absent:
-    Cluster."""
+    address, which `from` of a listener needs. Cluster: to any pod, from the address of a node.
+    Absent: Cluster."""
 
     source_ranges: Annotated[list[SourceRange], Field(min_length=1, max_length=64)] | None = None
     """Networks whose clients the load balancer lets in. Absent: all."""

@@ -13,6 +13,7 @@ from pydantic import Field
 from postroad.controller.spec.parts import Model
 from postroad.delivery_settings.secret_references import (
     AUTHORITIES_KEY,
+    CERTIFICATE_KEYS,
     AuthoritiesReference,
     SecretReference,
 )
@@ -20,9 +21,6 @@ from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.domain.values.api_names import BY_API_NAME
 from postroad.logins import LOGIN, S3_LOGIN
 from postroad.tls import Encryption
-
-CERTIFICATE_KEYS = ("tls.crt", "tls.key")
-"""As cert-manager and `kubectl create secret tls` name them."""
 
 FOLDER = "/etc/postroad"
 """Above the folders of pods, one for each server; the kubelet renews whole folders only."""
