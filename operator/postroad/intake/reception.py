@@ -3,7 +3,7 @@
 A mail is answered with 250 only after `enqueue` of the queue returned."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -22,6 +22,7 @@ from postroad.domain.mail.mail import (
     DsnOptions,
     Mail,
     Origin,
+    RecipientDsn,
 )
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import PostroadError
@@ -42,6 +43,7 @@ MAX_DROPPED = 3
 """Times the largest mail: the session reads so much of a larger one before it closes, because many
 clients read the reply only after the mail's end."""
 
+_UNREPORTED = RecipientDsn(("NEVER",))
 
 MAX_EVENT_WAIT = timedelta(seconds=5)
 
@@ -154,7 +156,7 @@ class Reception:
             before = await self._filtered_mail()
             found = await filters.run(before)
             if found.reply is not None:
-                return self._refused(found.reply)
+                return self._refused(found.reply, logs_text=False)
             if found.is_discarded:
                 self.enqueue_id = UUID(int=self._context.randomness.bits(128))
                 _log.info("mail discarded", queue=self._context.queue.name, mail_name=self.name)
@@ -168,9 +170,8 @@ class Reception:
 
     def _readdress(self, found: Filtered) -> None:
         offered, mail, dsn = self._offered, found.mail, self._offered.dsn
-        if dsn is not None and mail.recipients is not offered.recipients:
-            kept = {to: its for to, its in dsn.recipients.items() if to in mail.recipients}
-            dsn = replace(dsn, recipients=kept)
+        if mail.recipients is not offered.recipients:
+            dsn = _redirected(dsn, offered.recipients, mail.recipients)
         attributes = offered.attributes
         if found.hold is not None:
             attributes = {**attributes, QUARANTINE: found.hold}
@@ -238,13 +239,18 @@ class Reception:
             priority=offered.priority,
         ).of_shape(self.buffer.shape)
 
-    def _refused(self, reply: Reply, error: PostroadError | None = None) -> Reply:
+    def _refused(
+        self, reply: Reply, error: PostroadError | None = None, *, logs_text: bool = True
+    ) -> Reply:
+        """Log the reply that refuses the mail; of a filter, whose text may hold addresses, the
+        codes alone."""
         self.error = error
+        codes = " ".join(map(str, filter(None, (reply.code, reply.enhanced))))
         _log.info(
             "mail refused",
             queue=self._context.queue.name,
             client=self._origin.address,
-            reply=str(reply),
+            reply=str(reply) if logs_text else codes,
             error=None if error is None else f"{type(error).__name__}: {error.explain()}",
         )
         return reply
@@ -255,6 +261,20 @@ class Reception:
         else:
             kind = "permanent" if reply.is_permanent else "transient"
         self._context.count(kind)
+
+
+def _redirected(
+    dsn: DsnOptions | None, offered: Sequence[str], recipients: Sequence[str]
+) -> DsnOptions | None:
+    """Return the parameters for the recipients that filters leave. No report names one that a
+    filter has added, whom the sender does not know."""
+    before, now = frozenset(offered), frozenset(recipients)
+    added = {to: _UNREPORTED for to in recipients if to not in before}
+    if dsn is None and not added:
+        return None
+    dsn = dsn or DsnOptions()
+    kept = {to: its for to, its in dsn.recipients.items() if to in now}
+    return replace(dsn, recipients=kept | added)
 
 
 def _start(content: Path) -> bytes:

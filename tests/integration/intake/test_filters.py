@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,30 @@ async def test_a_recipient_that_a_filter_removes_takes_its_parameters_along(tmp_
 
     ((mail, _),) = running.queue.mails
     assert mail.recipients == ("c@y.example", "d@y.example")
-    assert mail.dsn == DsnOptions("HDRS", None, {"c@y.example": RecipientDsn(("FAILURE",))})
+    of_each = {"c@y.example": RecipientDsn(("FAILURE",)), "d@y.example": RecipientDsn(("NEVER",))}
+    assert mail.dsn == DsnOptions("HDRS", None, of_each)
+
+
+async def test_no_report_names_a_recipient_that_a_filter_adds(tmp_path: Path) -> None:
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+        assert (await sent(running, mail_that(add_recipients=["d@y.example"])))[0] == 250
+
+    ((mail, _),) = running.queue.mails
+    assert mail.dsn == DsnOptions(None, None, {"d@y.example": RecipientDsn(("NEVER",))})
+
+
+async def test_the_log_has_the_codes_of_a_filters_reply_without_its_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "postroad.intake")
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+        for reply in ("550 5.1.1 no b@y.example", "554 b@y.example"):
+            content = mail_that(verdict="reject", reply=reply)
+            assert (await sent(running, content))[1] == reply[4:].encode()
+
+    logged = [vars(each) for each in caplog.records if each.message == "mail refused"]
+    assert [each["reply"] for each in logged] == ["550 5.1.1", "554"]
+    assert "y.example" not in str(logged)
 
 
 async def test_a_mail_that_a_filter_holds_is_queued_as_held(tmp_path: Path) -> None:
