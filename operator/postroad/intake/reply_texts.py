@@ -14,6 +14,7 @@ from postroad.domain.smtp.replies import Reply
 BARE_LINE_ENDS = Reply(554, ("5.6.0 the mail holds a bare CR or LF",))
 NUL_OCTETS = Reply(554, ("5.6.0 the mail holds a NUL octet",))
 LARGE_HEADER = Reply(552, ("5.3.4 the header is larger than accepted",))
+MALFORMED_HEADER = Reply(554, ("5.6.0 the header has a line that belongs to no field",))
 LONG_LINE = Reply(550, ("5.6.0 the mail holds a line of more than 998 octets",))
 LOOP = Reply(554, ("5.4.6 too many hops: the mail goes round in circles",))
 CLOSING = Reply(421, ("4.3.2 closing, come again",))

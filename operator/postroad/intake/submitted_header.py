@@ -11,13 +11,12 @@ from postroad.domain.mail.header_fields import HeaderField, fields_of
 from postroad.domain.mail.mail import MAX_ADDRESS
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidInput
-from postroad.intake.reply_texts import LARGE_HEADER
+from postroad.intake.reply_texts import LARGE_HEADER, MALFORMED_HEADER
 from postroad.routing.tables import SenderPatterns
 
 MAX_HEADER = 256 * 1024
 """Octets. Postfix has 100 kB (header_size_limit), and cuts what is beyond it."""
 
-MALFORMED_HEADER = Reply(554, ("5.6.0 the header has a line that belongs to no field",))
 WRONG_AUTHOR = Reply(550, ("5.7.1 the user may not send with this address in From",))
 
 _END = b"\r\n\r\n"

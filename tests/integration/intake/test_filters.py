@@ -274,6 +274,29 @@ async def test_a_header_that_is_too_large_to_be_filtered_is_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    "start",
+    [
+        b"From x Mon Nov 30 00:00:00 2026\r\n",
+        b"A: 1\r\nno field\r\n",
+        b" folded\r\n",
+        b": empty\r\n",
+    ],
+)
+@pytest.mark.parametrize("end", [b"", b"\r\nbody\r\n"])
+async def test_a_header_with_a_line_of_no_field_is_refused_as_it_hides_fields_from_filters(
+    tmp_path: Path, start: bytes, end: bytes
+) -> None:
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+        assert await sent(running, start + b"Subject: hidden\r\n" + end) == (
+            554,
+            b"5.6.0 the header has a line that belongs to no field",
+        )
+        assert (await sent(running, b"\r\n" + start))[0] == 250
+
+    assert len(running.queue.mails) == len(SEEN) == 1
+
+
+@pytest.mark.parametrize(
     ("filters", "error"),
     [
         ([{"name": "a"}], "give one of milter, http and function"),

@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from postroad.intake.reply_texts import LARGE_HEADER
+from postroad.intake.reply_texts import LARGE_HEADER, MALFORMED_HEADER
 from postroad.intake.submitted_header import (
-    MALFORMED_HEADER,
     MAX_HEADER,
     WRONG_AUTHOR,
     SubmittedHeader,

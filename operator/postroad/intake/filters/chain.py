@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.contents import MemoryBudget
+from postroad.domain.mail.header_fields import fields_of
 from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.domain.smtp.replies import Reply
+from postroad.errors import InvalidMail
 from postroad.intake.filters.decisions import (
     FilterDecision,
     FilteredMail,
@@ -21,7 +23,7 @@ from postroad.intake.filters.decisions import (
     applied,
     reply_of,
 )
-from postroad.intake.reply_texts import LARGE_HEADER
+from postroad.intake.reply_texts import LARGE_HEADER, MALFORMED_HEADER
 from postroad.intake_settings.filters import OnError
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import FILTERED, of_queue
@@ -85,8 +87,8 @@ class FilterChain:
     async def run(self, mail: FilteredMail) -> Filtered:
         """Return what becomes of a mail, within `room`."""
         hold = None
-        if _is_too_large(mail.content):
-            return Filtered(mail, LARGE_HEADER)
+        if (refusal := _refusal_of(mail.content)) is not None:
+            return Filtered(mail, refusal)
         for each in self._filters:
             try:
                 decision = await _decided(each, mail)
@@ -137,11 +139,18 @@ async def _outcome(filter_: Filter, mail: FilteredMail) -> FilterDecision | str:
         return _words(error)
 
 
-def _is_too_large(content: bytes) -> bool:
-    """Return whether a header has more octets or lines than filters get."""
+def _refusal_of(content: bytes) -> Reply | None:
+    """Return the reply to a header that filters cannot be shown: it has more octets or lines than
+    they get, or a line of no field, behind which others would see fields that they do not."""
     end = 0 if content.startswith(b"\r\n") else content.find(b"\r\n\r\n")
     size = len(content) if end < 0 else end
-    return size > MAX_HEADER or content.count(b"\n", 0, size) > MAX_LINES
+    if size > MAX_HEADER or content.count(b"\n", 0, size) > MAX_LINES:
+        return LARGE_HEADER
+    try:
+        fields_of(content[:size])
+    except InvalidMail:
+        return MALFORMED_HEADER
+    return None
 
 
 def _line(text: str) -> str:
