@@ -154,7 +154,7 @@ class Reception:
         """Let filters look at the mail, and change it. Return the reply where it is over."""
         async with filters.room(self.buffer.size_bytes):
             before = await self._filtered_mail()
-            found = await filters.run(before)
+            found = await filters.run(before, self._max_size_bytes)
             if found.reply is not None:
                 return self._refused(found.reply, logs_text=False)
             if found.is_discarded:

@@ -84,14 +84,16 @@ class FilterChain:
         of it. Entering it waits until there is room."""
         return self._room.taken(4 * size_bytes + 4 * SMALL)
 
-    async def run(self, mail: FilteredMail) -> Filtered:
-        """Return what becomes of a mail, within `room`."""
+    async def run(self, mail: FilteredMail, max_size_bytes: int) -> Filtered:
+        """Return what becomes of a mail, within `room`. `max_size_bytes`: of the largest mail."""
         hold = None
         if (refusal := _refusal_of(mail.content)) is not None:
             return Filtered(mail, refusal)
         for each in self._filters:
             try:
                 decision = await _decided(each, mail)
+                if len(decision.body or b"") > max_size_bytes:
+                    raise FilterFailed("its body is larger than a mail may be")
                 reply, changed = reply_of(decision), applied(mail, decision)
                 reason = None if decision.hold is None else _line(decision.hold)
             except Exception as error:

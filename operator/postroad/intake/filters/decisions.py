@@ -147,6 +147,9 @@ def field_name(octets: bytes) -> bytes:
 
 def applied(mail: FilteredMail, decision: FilterDecision) -> FilteredMail:
     """Return the mail as a filter wants it. Raises: FilterFailed."""
+    added, removed = decision.add_recipients, decision.remove_recipients
+    if any(isinstance(each, str) for each in (decision.headers, added, removed)):
+        raise FilterFailed("it gives a text for several")
     if len(decision.headers) > MAX_CHANGES or len(decision.add_recipients) > MAX_CHANGES:
         raise FilterFailed(f"it makes more than {MAX_CHANGES} changes")
     content = mail.content
@@ -185,6 +188,8 @@ def _mailbox(address: str) -> str:
         check_mailbox(address)
     except InvalidInput:
         raise FilterFailed("it names an address that is none") from None
+    if "@" not in address:
+        raise FilterFailed("it names an address without a domain")
     return address
 
 

@@ -28,6 +28,8 @@ MAIL = FilteredMail(
     "name", "mx.example", "a@x.example", ("b@y.example",), b"A: 1\r\n\r\nbody\r\n", Origin("client")
 )
 
+MAX_SIZE = 1000
+
 
 def of(call: Any, on_error: OnError = "Defer", seconds: float = 60, name: str = "f") -> Filter:
     function = FunctionFilter(call, ThreadedCalls(2))
@@ -39,7 +41,7 @@ def deciding(**decision: Any) -> Callable[[FilteredMail], FilterDecision]:
 
 
 async def run(*filters: Filter) -> Filtered:
-    return await FilterChain("test.chain", filters, MemoryBudget(ROOM)).run(MAIL)
+    return await FilterChain("test.chain", filters, MemoryBudget(ROOM)).run(MAIL, MAX_SIZE)
 
 
 def counted(verdict: str, name: str = "f") -> float:
@@ -134,6 +136,10 @@ def _wrong_type(_: FilteredMail) -> FilterDecision:
     return FilterDecision(headers=7)  # type: ignore[arg-type]
 
 
+def _large_body(_: FilteredMail) -> FilterDecision:
+    return FilterDecision(body=b"x" * (MAX_SIZE + 1))
+
+
 def _wrong_verdict(_: FilteredMail) -> FilterDecision:
     return FilterDecision("allow")  # type: ignore[arg-type]
 
@@ -153,6 +159,7 @@ FAILING = [
     _nonsense,
     _wrong_reply,
     _wrong_type,
+    _large_body,
     _wrong_verdict,
     _wrong_action,
 ]
@@ -204,7 +211,7 @@ async def test_mails_of_more_octets_than_there_is_room_for_are_in_memory_one_by_
         async with chain.room(SMALL):
             at_once += 1
             most = max(most, at_once)
-            await chain.run(MAIL)
+            await chain.run(MAIL, MAX_SIZE)
             at_once -= 1
 
     await asyncio.gather(*(filtered() for _ in range(5)))

@@ -74,6 +74,11 @@ def test_a_change_of_a_field_changes_that_field_alone(change: Any, header: bytes
         FilterDecision(headers=(HeaderChange("add", "X", "b"),) * 1001),
         FilterDecision(headers=(HeaderChange("add", "X", "a" * 900),) * 300),
         FilterDecision(body=b"a\0b"),
+        FilterDecision(headers=""),  # type: ignore[arg-type]
+        FilterDecision(add_recipients="d@y.example"),  # type: ignore[arg-type]
+        FilterDecision(remove_recipients="b@y.example"),  # type: ignore[arg-type]
+        FilterDecision(add_recipients=("postmaster",)),
+        FilterDecision(sender="Postmaster"),
         FilterDecision(add_recipients=("a@x.example>\r\nRCPT TO:<b@x.example",)),
         FilterDecision(add_recipients=("",)),
         FilterDecision(add_recipients=tuple(f"{each}@x.example" for each in range(1001))),

@@ -262,7 +262,7 @@ async def test_a_milter_that_attacks_costs_bounded_memory_and_ends_as_on_error_h
         chain = FilterChain("test.attack", (filter_,), MemoryBudget(ROOM))
         tracemalloc.start()
         try:
-            found = await chain.run(MAIL)
+            found = await chain.run(MAIL, 1000)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
