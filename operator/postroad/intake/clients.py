@@ -110,6 +110,10 @@ class RecipientRule(Protocol):
     """The recipients that a client may send to."""
 
     def refusal(self, recipient: str) -> Reply | None:
+        """Return the reply that refuses a recipient, or None; UNVERIFIED, where `look_up` has to
+        find out."""
+
+    async def look_up(self, recipient: str) -> Reply | None:
         """Return the reply that refuses a recipient, or None."""
 
 

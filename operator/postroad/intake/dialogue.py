@@ -15,6 +15,7 @@ from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
 from postroad.intake.commands import (
     MailFrom,
+    RcptTo,
     Refused,
     decode_initial,
     parse_mail,
@@ -111,10 +112,11 @@ class NextStep(Enum):
     READ_CHUNK = auto()
     START_TLS = auto()
     LOG_IN = auto()
+    LOOK_UP = auto()
     CLOSE = auto()
 
 
-NEXT_COMMAND, READ_MAIL, READ_CHUNK, START_TLS, LOG_IN, CLOSE = NextStep
+NEXT_COMMAND, READ_MAIL, READ_CHUNK, START_TLS, LOG_IN, LOOK_UP, CLOSE = NextStep
 
 
 class Transaction(NamedTuple):
@@ -193,6 +195,9 @@ class Dialogue:
 
     login: LoginRequest | None = None
     """The login that the session carries out."""
+
+    unverified: RcptTo | None = None
+    """The recipient that the session finds out about."""
 
     errors: int = 0
     refused_recipients: int = 0
@@ -295,7 +300,8 @@ class Dialogue:
             case "MAIL":
                 return self._mail(argument), NEXT_COMMAND
             case "RCPT":
-                return self._rcpt(argument), NEXT_COMMAND
+                reply = self._rcpt(argument)
+                return (reply, NEXT_COMMAND) if self.unverified is None else (_GO_ON, LOOK_UP)
             case "DATA":
                 return self._data(argument)
             case "BDAT":
@@ -350,15 +356,30 @@ class Dialogue:
         is_bare = "@" not in wanted.recipient
         if is_bare:  # the bare postmaster is this host's (RFC 5321 4.5.1)
             wanted = wanted._replace(recipient=f"{wanted.recipient}@{self.offer.hostname}")
-        if not self.rights.may_relay and (refusal := self._refusal_of(wanted.recipient, is_bare)):
-            return refusal
+        refusal = None
+        if not self.rights.may_relay:
+            refusal = self._refusal_of(wanted.recipient, is_bare)
+            if refusal is not None and refusal is not reply_texts.UNVERIFIED:
+                return refusal
         is_known = wanted.recipient in self._recipients
         if is_known or len(self._recipients) >= self.offer.max_recipients:
             if self._overshoots():
                 return TOO_IDLE
             return _RECIPIENT_OK if is_known else _TOO_MANY_RECIPIENTS
+        if refusal is not None:
+            self.unverified = wanted
+            return refusal
         self._recipients[wanted.recipient] = wanted.dsn
         return _RECIPIENT_OK
+
+    def looked_up(self, refusal: Reply | None) -> ReplyAndStep:
+        """Answer the RCPT of the recipient that was found out about."""
+        wanted, self.unverified = self.unverified, None
+        assert wanted is not None
+        if refusal is not None:
+            return self._count(refusal, NEXT_COMMAND, is_recipient=True)
+        self._recipients[wanted.recipient] = wanted.dsn
+        return _RECIPIENT_OK, NEXT_COMMAND
 
     def _refusal_of(self, recipient: str, is_bare: bool) -> Reply | None:
         recipients = self.rights.recipients

@@ -24,6 +24,7 @@ TOO_LONG = Reply(421, ("4.7.0 this session is too long, come again",))
 NO_RELAYING = Reply(550, ("5.7.1 relaying denied: no mail is accepted from your address",))
 """Source: RFC 3463 3.8 (delivery not authorised); RFC 5321 4.2.3 (550, for policy reasons)."""
 
+UNVERIFIED = Reply(450, ("4.1.1 the recipient cannot be verified now, come again",))
 LINE_TOO_LONG = Reply(500, ("5.5.2 line too long",))
 
 

@@ -7,7 +7,7 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from postroad.domain.mail.mail import Origin
 from postroad.domain.smtp.replies import Reply
@@ -19,6 +19,7 @@ from postroad.intake.dialogue import (
     BYE,
     CLOSE,
     LOG_IN,
+    LOOK_UP,
     NEXT_COMMAND,
     READ_CHUNK,
     READ_MAIL,
@@ -47,6 +48,8 @@ LINGER = timedelta(seconds=1)
 client may lose replies that it has not read."""
 
 _OF_A_MAIL = frozenset((b"MAIL", b"RCPT"))
+_ANSWERED_LATER = frozenset((START_TLS, LOG_IN, LOOK_UP, READ_CHUNK))
+_Result = TypeVar("_Result")
 
 BURST = 20
 """Commands answered in one step. A client that sends more at once waits in the run queue behind
@@ -150,7 +153,7 @@ class IntakeSession:
                 reply, step = self._dialogue.answer(line, is_followed=wire.has_unread)
                 if self._incoming is not None and self._dialogue.transaction is None:
                     self._forget_mail()  # RSET or a hello between two chunks
-                if (verb := line[:4].upper()) in _OF_A_MAIL:
+                if (verb := line[:4].upper()) in _OF_A_MAIL and step is not LOOK_UP:
                     self._answered(verb, reply)
             except LineTooLong:
                 reply, step = self._dialogue.refuse(reply_texts.LINE_TOO_LONG)
@@ -162,7 +165,7 @@ class IntakeSession:
             result = self._begin(step, reply)  # end the loop: the next octets are no command
             if step is START_TLS:
                 self._go_ahead = reply
-            elif step is not LOG_IN and step is not READ_CHUNK:  # their replies come later
+            elif step not in _ANSWERED_LATER:
                 replies.append(reply.encode())
             break
         if replies:
@@ -288,10 +291,24 @@ class IntakeSession:
         if self._is_over:
             await self._leave()
 
-    async def _unless_lost(self, login: Coroutine[Any, Any, Rights]) -> Rights:
-        """Wait for a login, but not for one whose client has left: those who guess wait long, and
-        would hold a session meanwhile. Raises: as the login; ConnectionLost."""
-        running = asyncio.ensure_future(login)
+    async def _look_up(self) -> None:
+        """Find out about a recipient, and reply to its RCPT."""
+        dialogue, rule = self._dialogue, self._dialogue.rights.recipients
+        assert dialogue.unverified is not None
+        assert rule is not None
+        refusal = await self._unless_lost(rule.look_up(dialogue.unverified.recipient))
+        reply, step = dialogue.looked_up(refusal)
+        self._answered(b"RCPT", reply)
+        if refusal is not None:
+            self._note(reply)
+        await self._wire.write(reply.encode(), self._timeouts.command)
+        if step is CLOSE:
+            await self._leave()
+
+    async def _unless_lost(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Wait for a login or a recipient, but not where its client has left: those who guess wait
+        long, and would hold a session meanwhile. Raises: as the work; ConnectionLost."""
+        running = asyncio.ensure_future(work)
         lost = asyncio.ensure_future(self._wire.closed())
         try:
             await asyncio.wait((running, lost), return_when=asyncio.FIRST_COMPLETED)
@@ -405,4 +422,8 @@ class IntakeSession:
         )
 
 
-_STEPS = {START_TLS: IntakeSession._secure, LOG_IN: IntakeSession._log_in}
+_STEPS = {
+    START_TLS: IntakeSession._secure,
+    LOG_IN: IntakeSession._log_in,
+    LOOK_UP: IntakeSession._look_up,
+}

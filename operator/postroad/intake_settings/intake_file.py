@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
+from postroad.delivery_settings.hops import Hop, HostLookUp
 from postroad.delivery_settings.patterns import DomainName, FilePath
 from postroad.delivery_settings.secret_references import SecretKeyReference, checked_file
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
@@ -46,6 +47,40 @@ class OwnDomain(IntakeSection):
     recipients: RecipientTable | None = None
     """The recipients that it has. Absent: every recipient, as for a backup of a server that refuses
     later."""
+
+
+class FileRecipientTable(RecipientTable):
+    """The recipients that a domain of a file of intake has."""
+
+    call_ahead: Hop | None = None
+    """The server that has the mailboxes, which is asked by RCPT for each; replies are
+    remembered."""
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> FileRecipientTable:
+        if (self.file is None) == (self.call_ahead is None):
+            raise ValueError("give either file or callAhead")
+        if self.call_ahead is not None and self.call_ahead.look_up is HostLookUp.MX:
+            raise ValueError("callAhead names one server: leave out lookUp")
+        return self
+
+
+class FileDomain(OwnDomain):
+    """A domain of a file of intake."""
+
+    recipients: FileRecipientTable | None = None
+
+    backup: StrictBool = False
+    """True if mail is taken for every recipient while the server of callAhead does not answer."""
+
+    @model_validator(mode="after")
+    def _asks_a_server(self) -> FileDomain:
+        if self.backup and (self.recipients is None or self.recipients.call_ahead is None):
+            raise ValueError(
+                "backup goes with recipients.callAhead: without it, mail is taken"
+                " whatever the server does"
+            )
+        return self
 
 
 def _check_once(what: str, names: Iterable[str]) -> None:
@@ -97,6 +132,7 @@ class IntakeFile(IntakeSettings):
     """The content of a file of intake."""
 
     listeners: Annotated[tuple[FileListener, ...], Field(min_length=1, max_length=100)]
+    domains: Annotated[tuple[FileDomain, ...], Field(max_length=10_000)] = ()
     filters: Annotated[tuple[FilterSection, ...], Field(max_length=MAX_FILTERS)] = ()
     """Programs that look at a mail before it is accepted, in order."""
 

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroad.bootstrap.followed_file import FollowedFile
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
+from postroad.intake.call_ahead import CallAhead, server_that_knows
 from postroad.intake.clients import Rules
 from postroad.intake.context import IntakeContext
 from postroad.intake.filters.opening import FilterDocument, OpenFilters
 from postroad.intake.logins.results import KnownUsers, UsersUnavailable
 from postroad.intake.own_domains import OwnDomains
 from postroad.intake.submission import Permissions, UserRates
-from postroad.intake_settings.intake_file import IntakeFile, OwnDomain, read_intake
+from postroad.intake_settings.intake_file import FileDomain, IntakeFile, OwnDomain, read_intake
 from postroad.intake_settings.listeners import (
     FileListener,
     Listener,
@@ -54,7 +56,9 @@ class IntakeDocument:
 
     settings: IntakeFile
     users: KnownUsers = field(repr=False)
-    domains: OwnDomains
+    recipients: Mapping[str, frozenset[str] | None]
+    """Of the domains whose files list them; None: every one, or those that a server knows."""
+
     certificates: Mapping[str, ServerCertificate]
     """By the names of listeners."""
 
@@ -76,7 +80,7 @@ class FollowedIntake(FollowedFile[IntakeDocument]):
         return IntakeDocument(
             settings,
             _users(settings, folder),
-            OwnDomains(domains),
+            domains,
             {each.name: _certificate(each.tls, folder) for each in settings.listeners if each.tls},
             tuple(FilterDocument.read(each, folder) for each in settings.filters),
         )
@@ -121,6 +125,7 @@ class FileListeners:
         self.file, self._base, self._ca_file = file, base, ca_file
         self._rates = UserRates()
         self._filters = OpenFilters(base.queue.name, ca_file, base.clock.now)
+        self._asked: dict[FileDomain, CallAhead] = {}
         self._authenticator: Authenticator | None = None
 
     async def open(self) -> None:
@@ -178,13 +183,32 @@ class FileListeners:
         permissions = Permissions(
             document.settings.rules, self._rates, asyncio.get_running_loop().time
         )
+        domains = self._own_domains(document)
         return {
-            each.name: self._context(document, each, permissions)
+            each.name: self._context(document, each, permissions, domains)
             for each in document.settings.listeners
         }
 
+    def _own_domains(self, document: IntakeDocument) -> OwnDomains:
+        """Return the own domains; what servers replied about recipients is kept."""
+        before, self._asked = self._asked, {}
+        for each in document.settings.domains:
+            if each.recipients is not None and each.recipients.call_ahead is not None:
+                hop = each.recipients.call_ahead.next_hop()
+                self._asked[each] = before.get(each) or self._call_ahead(hop, each.backup)
+        asked = {each.name: its for each, its in self._asked.items()}
+        return OwnDomains({**document.recipients, **asked})
+
+    def _call_ahead(self, hop: NextHop, is_backup: bool) -> CallAhead:
+        ask = server_that_knows(hop, self._base.offer.hostname, self._ca_file)
+        return CallAhead(ask, asyncio.get_running_loop().time, is_backup=is_backup)
+
     def _context(
-        self, document: IntakeDocument, listener: Listener, permissions: Permissions
+        self,
+        document: IntakeDocument,
+        listener: Listener,
+        permissions: Permissions,
+        domains: OwnDomains,
     ) -> IntakeContext:
         logs_in = listener.role.logs_in
         certificate = document.certificates.get(listener.name)
@@ -196,7 +220,7 @@ class FileListeners:
             rules.early_input_from,
             rules.normalise_from,
             must_log_in=logs_in,
-            recipients=document.domains if listener.role is ListenerRole.MX else None,
+            recipients=domains if listener.role is ListenerRole.MX else None,
         )
         hostname = document.settings.hostname
         offer = self._base.offer
