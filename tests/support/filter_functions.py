@@ -28,3 +28,13 @@ def decide(mail: FilteredMail) -> FilterDecision | None:
 async def decide_async(mail: FilteredMail) -> FilterDecision | None:
     """Do the same."""
     return decide(mail)
+
+
+def rewrite(mail: FilteredMail) -> FilterDecision:
+    """Give the mail another sender each time, and the same recipients each time."""
+    SEEN.append(mail)
+    return FilterDecision(
+        sender=f"srs{len(SEEN)}@x.example",
+        add_recipients=("d@y.example",),
+        remove_recipients=mail.recipients,
+    )

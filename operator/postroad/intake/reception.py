@@ -24,6 +24,7 @@ from postroad.domain.mail.mail import (
     Origin,
     RecipientDsn,
 )
+from postroad.domain.queues.references import token_of
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import reply_texts
@@ -81,7 +82,7 @@ class Reception:
         """Error for which it was refused, if one was raised."""
 
         self.digest: str | None = None
-        """Digest of what the client sent, of a mail with a key."""
+        """Digest of what the client asked for, envelope and content, of a mail with a key."""
 
         self._max_size_bytes = rights.largest_mail(context.offer.max_size_bytes)
         self._submission = rights.submission
@@ -158,7 +159,7 @@ class Reception:
             if found.reply is not None:
                 return self._refused(found.reply, logs_text=False)
             if found.is_discarded:
-                self.enqueue_id = UUID(int=self._context.randomness.bits(128))
+                self.enqueue_id = self._id_without_a_mail()
                 _log.info("mail discarded", queue=self._context.queue.name, mail_name=self.name)
                 return reply_texts.accepted(self.enqueue_id)
             self._readdress(found)
@@ -167,6 +168,12 @@ class Reception:
             await self._replace(found.mail.content)
         refusal = self.buffer.verdict()
         return None if refusal is None else self._refused(refusal, self.buffer.problem)
+
+    def _id_without_a_mail(self) -> UUID:
+        """Return the id of a mail that no one gets: the same for each request with one key."""
+        if (key := self._offered.key) is not None:
+            return UUID(bytes=token_of(key)[:16])
+        return UUID(int=self._context.randomness.bits(128))
 
     def _readdress(self, found: Filtered) -> None:
         offered, mail, dsn = self._offered, found.mail, self._offered.dsn

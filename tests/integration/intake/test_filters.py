@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
+from postroad import open_queue
 from postroad.domain.mail.mail import QUARANTINE, DsnOptions, RecipientDsn
 from postroad.errors import InvalidSettings
 from postroad.intake.message_buffer import MEMORY_BYTES
 from postroad.intake_settings.intake_file import read_intake
 from support.filter_functions import SEEN, decide, decide_async
-from support.http_clients import ask
+from support.http_clients import Answer, a_mail, ask
 from support.intake_files import ALICE, HTTP, RunningIntake, an_intake_by_file
 from support.scripted_milter import CONTINUE, ScriptedMilter, packet
 from support.scripted_milter import running as running_milter
@@ -238,6 +239,45 @@ async def test_http_submission_goes_through_the_same_filters(tmp_path: Path) -> 
 
     assert [b"X: y" in content for _, content in running.queue.mails] == [True]
     assert {each.user for each in SEEN} == {ALICE}
+
+
+async def test_a_key_stands_for_what_the_client_asked_for(tmp_path: Path) -> None:
+    """Whatever a filter makes of it: another sender each time, the same recipients each time."""
+    filters = [FUNCTION | {"function": "support.filter_functions:rewrite"}]
+    async with open_queue(f"embedded://{tmp_path}/store", create=True) as queue:
+        document = HTTP | {"filters": filters}
+        async with an_intake_by_file(tmp_path, document, queue=queue) as running:
+
+            async def post(**more: Any) -> Answer:
+                return await ask(running, json=a_mail(**more), headers={"Idempotency-Key": "k"})
+
+            first, again = await post(), await post()
+            others = [
+                await post(to=["c@dest.example"]),
+                await post(**{"from": "z@example.org"}),
+                await post(message={"text": "other"}),
+            ]
+        senders = [each.mail.sender async for each in queue.browse()]
+
+    assert (first.status, again.status, first.body) == (201, 201, again.body)
+    assert [each.status for each in others] == [409, 409, 409]
+    assert senders == ["srs1@x.example"]
+
+
+async def test_a_discarded_mail_with_a_key_has_one_id(tmp_path: Path) -> None:
+    headers = {"Content-Type": "message/rfc822"}
+    target = "/v1/mails?from=a@x.example&to=b@y.example"
+    async with an_intake_by_file(tmp_path, HTTP | {"filters": [FUNCTION]}) as running:
+
+        async def post(key: str) -> Any:
+            content, more = mail_that(verdict="discard"), headers | {"Idempotency-Key": key}
+            answer = await ask(running, target, data=content, headers=more)
+            assert answer.status == 201
+            return answer.body
+
+        assert await post("k") == await post("k") != await post("other")
+
+    assert running.queue.mails == []
 
 
 async def test_filters_of_other_listeners_do_not_see_a_mail(tmp_path: Path) -> None:

@@ -56,8 +56,9 @@ TENANT = "postroad.tenant"
 """The attribute of an envelope that names its tenant."""
 
 CONTENT_DIGEST = "postroad.digest"
-"""The attribute by which two mails with one enqueue key are compared instead of by their content:
-of a mail to which this side adds what differs each time, as Received."""
+"""The attribute by which two mails with one enqueue key are compared instead of by their sender,
+recipients and content: of a mail to which this side adds what differs each time, as Received, or
+which a filter changes."""
 
 QUARANTINE = "postroad.quarantine"
 """The attribute with which a mail is held from its acceptance on: the reason."""

@@ -232,11 +232,12 @@ def token_of(key: str, *scope: bytes) -> bytes:
 
 
 def digest_of(mail: Mail) -> bytes:
-    """Return the digest of sender, recipients and content, by which two mails are the same: 32
-    octets. Raises: InvalidInput, where the content is not in memory, and has no CONTENT_DIGEST."""
-    content: object = mail.content
+    """Return the digest of sender, recipients and content, or of the mail's CONTENT_DIGEST, by
+    which two mails are the same: 32 octets. Raises: InvalidInput, where the mail has neither a
+    content in memory nor a CONTENT_DIGEST."""
     if (given := mail.attributes.get(CONTENT_DIGEST)) is not None:
-        content = given.encode()
+        return hashlib.sha256(given.encode()).digest()
+    content: object = mail.content
     if not isinstance(content, bytes):
         raise InvalidInput("the content of a mail with an enqueue key has to be bytes")
     envelope = json.dumps([mail.sender, mail.recipients]).encode()

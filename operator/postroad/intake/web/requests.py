@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import json
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -240,6 +241,8 @@ class Requests:
         origin = Origin(None, client.address or None, protocol)
         reception = Reception(client.context, offered, origin, client.rights)
         digest = hashlib.sha256()
+        if key is not None:
+            digest.update(json.dumps([offered.sender, offered.recipients]).encode() + b"\n")
         if client.rights.normalises_line_ends:
             chunks = _normalised(chunks)
         for each in source:
