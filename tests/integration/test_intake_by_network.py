@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from prometheus_client import REGISTRY
 
+from postroad.domain.mail.shapes import MAX_RECEIVED_FIELDS
 from postroad.domain.values.networks import Networks
 from postroad.intake.clients import ClientLimits, Rules
 from postroad.intake.dialogue import MAX_ERRORS
-from postroad.intake.message_buffer import MAX_RECEIVED_FIELDS
 from postroad.telemetry.metrics import of_queue
 from support.intakes import an_intake
 from support.recording_queue import RecordingQueue

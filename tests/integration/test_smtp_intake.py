@@ -21,13 +21,13 @@ import uvloop
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail.mail import Mail, Origin, Outcome, OutcomeKind
+from postroad.domain.mail.shapes import MAX_RECEIVED_FIELDS
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.domain.values.networks import EVERY_ADDRESS, NO_ADDRESS
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
 from postroad.intake.clients import ClientLimits, Clients, Rules
 from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Dialogue, Offer, ReplyAndStep
-from postroad.intake.message_buffer import MAX_RECEIVED_FIELDS
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import BURST, IntakeSession
 from postroad.ports.mail_queue import MailQueue

@@ -38,3 +38,8 @@ def rewrite(mail: FilteredMail) -> FilterDecision:
         add_recipients=("d@y.example",),
         remove_recipients=mail.recipients,
     )
+
+
+def fold(_: FilteredMail) -> FilterDecision:
+    """Make a body of a line that is too long."""
+    return FilterDecision(body=b"x" * 2000 + b"\r\n")

@@ -21,15 +21,12 @@ from pathlib import Path
 
 from postroad.domain.mail.dot_stuffing import Unstuffer
 from postroad.domain.mail.mail import Origin
-from postroad.domain.mail.shapes import Scanner, Shape
+from postroad.domain.mail.shapes import MAX_RECEIVED_FIELDS, Scanner, Shape
 from postroad.domain.smtp.next_hops import address_literal
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import StoreFull
 from postroad.intake import reply_texts
 from postroad.intake.submitted_header import SubmittedHeader
-
-MAX_RECEIVED_FIELDS = 100
-"""`Received:` fields of a mail that counts as looping. Source: RFC 5321 6.3."""
 
 _FIELD = b"\nreceived:"
 

@@ -30,7 +30,7 @@ from postroad.errors import PostroadError
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
 from postroad.intake.context import IntakeContext
-from postroad.intake.filters.chain import FilterChain, Filtered
+from postroad.intake.filters.chain import NOT_CHECKED, FilterChain, Filtered
 from postroad.intake.filters.decisions import FilteredMail
 from postroad.intake.message_buffer import MEMORY_BYTES, MessageBuffer, trace_field
 from postroad.intake.submitted_header import SubmittedHeader
@@ -93,14 +93,17 @@ class Reception:
             message_id = f"{self.name}@{hostname.strip('[]')}" if completes else None
             header = SubmittedHeader(its.senders, message_id, now)
         self._trace = trace_field(origin, hostname, self.name, now, offered.cipher)
-        self.buffer = self._new_buffer(rights.normalises_line_ends, header)
+        self.buffer = self._new_buffer(self._max_size_bytes, rights.normalises_line_ends, header)
 
     def _new_buffer(
-        self, normalises_line_ends: bool = False, header: SubmittedHeader | None = None
+        self,
+        limit_bytes: int,
+        normalises_line_ends: bool = False,
+        header: SubmittedHeader | None = None,
     ) -> MessageBuffer:
         context = self._context
         return MessageBuffer(
-            self._max_size_bytes,
+            limit_bytes,
             self._trace,
             context.queue.incoming,
             has_room=partial(context.queue.has_room, is_taken=True),
@@ -166,8 +169,11 @@ class Reception:
             if found.mail.content is before.content:
                 return None
             await self._replace(found.mail.content)
-        refusal = self.buffer.verdict()
-        return None if refusal is None else self._refused(refusal, self.buffer.problem)
+        if (refusal := self.buffer.verdict()) is None:
+            return None
+        # Never for good: what the client sent has passed.
+        refusal = NOT_CHECKED if refusal.is_permanent else refusal
+        return self._refused(refusal, self.buffer.problem)
 
     def _id_without_a_mail(self) -> UUID:
         """Return the id of a mail that no one gets: the same for each request with one key."""
@@ -188,7 +194,7 @@ class Reception:
 
     async def _replace(self, content: bytes) -> None:
         self.buffer.discard()
-        self.buffer = self._new_buffer()
+        self.buffer = self._new_buffer(len(content))
         for at in range(0, len(content), MEMORY_BYTES):
             self.buffer.append(content[at : at + MEMORY_BYTES], is_end=False)
             if self.buffer.must_spill:

@@ -9,13 +9,11 @@ from email.utils import format_datetime
 from postroad.domain.mail.address_lists import addresses_in
 from postroad.domain.mail.header_fields import HeaderField, fields_of
 from postroad.domain.mail.mail import MAX_ADDRESS
+from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidInput
 from postroad.intake.reply_texts import LARGE_HEADER, MALFORMED_HEADER
 from postroad.routing.tables import SenderPatterns
-
-MAX_HEADER = 256 * 1024
-"""Octets. Postfix has 100 kB (header_size_limit), and cuts what is beyond it."""
 
 WRONG_AUTHOR = Reply(550, ("5.7.1 the user may not send with this address in From",))
 

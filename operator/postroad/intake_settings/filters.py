@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,6 +17,10 @@ from postroad.intake_settings.listeners import IntakeSection
 from postroad.intake_settings.senders import is_secured
 
 MAX_FILTERS = 20
+
+MAX_TIME = timedelta(minutes=8)
+"""Of all filters of one listener: a mail may wait for room besides, and has to be queued, before
+the 10 minutes of a client are over (RFC 5321 4.5.3.2.6)."""
 
 
 def _milter(text: str) -> str:
@@ -86,3 +91,15 @@ class FilterSection(IntakeSection):
         if (self.http is None) != (self.secret is None):
             raise ValueError("secret is of http, which needs it: its requests are signed")
         return self
+
+
+def check_time(filters: Iterable[FilterSection], listeners: Iterable[str]) -> None:
+    """Raises: ValueError, where those of one listener may take longer than `MAX_TIME`."""
+    for name in listeners:
+        its = (each for each in filters if each.listeners is None or name in each.listeners)
+        time = sum((each.timeout for each in its), timedelta())
+        if time > MAX_TIME:
+            raise ValueError(
+                f"filters: those of the listener {name} may take {time.total_seconds():.0f}s in "
+                "all; make their timeouts 8m at most: a client waits 10 minutes for its reply"
+            )

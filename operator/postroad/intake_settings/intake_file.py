@@ -14,7 +14,7 @@ from postroad.delivery_settings.hops import Hop, HostLookUp
 from postroad.delivery_settings.patterns import DomainName, FilePath
 from postroad.delivery_settings.secret_references import SecretKeyReference, checked_file
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
-from postroad.intake_settings.filters import MAX_FILTERS, FilterSection
+from postroad.intake_settings.filters import MAX_FILTERS, FilterSection, check_time
 from postroad.intake_settings.listeners import FileListener, IntakeSection, Listener, ListenerRole
 from postroad.intake_settings.senders import SenderRule, Users
 from postroad.settings.documents import read_yaml
@@ -143,6 +143,7 @@ class IntakeFile(IntakeSettings):
         for filter_ in self.filters:
             if unknown := set(filter_.listeners or ()) - known:
                 raise ValueError(f"filters: {filter_.name}: no listener {min(unknown)}")
+        check_time(self.filters, known)
         return self
 
     def files(self) -> set[Path]:

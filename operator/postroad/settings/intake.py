@@ -28,8 +28,8 @@ class Intake(Section):
     """The intake, and the limits of its clients."""
 
     file: Path | None = None
-    """File of intake: listeners by role, users, rules, domains. Absent: one listener, by the
-    variables below."""
+    """File of intake: listeners by role, users, rules, domains, filters. Absent: one listener, by
+    the variables below."""
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     """The address to listen on; `*`: all of both families."""

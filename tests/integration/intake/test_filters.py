@@ -7,6 +7,8 @@ import base64
 import json
 import logging
 from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ import yaml
 from postroad import open_queue
 from postroad.domain.mail.mail import QUARANTINE, DsnOptions, RecipientDsn
 from postroad.errors import InvalidSettings
+from postroad.intake.filters import opening
+from postroad.intake.filters.room import LARGE_MAIL, FilterRoom
 from postroad.intake.message_buffer import MEMORY_BYTES
 from postroad.intake_settings.intake_file import read_intake
-from support.filter_functions import SEEN, decide, decide_async
+from support.filter_functions import SEEN, decide, decide_async, fold, rewrite
 from support.http_clients import Answer, a_mail, ask
 from support.intake_files import ALICE, HTTP, RunningIntake, an_intake_by_file
 from support.scripted_milter import CONTINUE, ScriptedMilter, packet
@@ -157,12 +161,12 @@ async def test_the_log_has_the_codes_of_a_filters_reply_without_its_text(
 ) -> None:
     caplog.set_level(logging.INFO, "postroad.intake")
     async with an_intake_by_file(tmp_path, RELAY) as running:
-        for reply in ("550 5.1.1 no b@y.example", "554 b@y.example"):
+        for reply in ("550 5.1.1 no b@y.example", "554 5.7.1 b@y.example"):
             content = mail_that(verdict="reject", reply=reply)
             assert (await sent(running, content))[1] == reply[4:].encode()
 
     logged = [vars(each) for each in caplog.records if each.message == "mail refused"]
-    assert [each["reply"] for each in logged] == ["550 5.1.1", "554"]
+    assert [each["reply"] for each in logged] == ["550 5.1.1", "554 5.7.1"]
     assert "y.example" not in str(logged)
 
 
@@ -241,9 +245,47 @@ async def test_http_submission_goes_through_the_same_filters(tmp_path: Path) -> 
     assert {each.user for each in SEEN} == {ALICE}
 
 
+async def test_what_filters_add_is_not_held_against_the_limit_of_the_client(tmp_path: Path) -> None:
+    content = mail_that((b"x" * 70 + b"\r\n") * 1000, headers=[["add", "X", "y" * 100]])
+    async with an_intake_by_file(tmp_path, RELAY, max_size_bytes=len(content)) as running:
+        assert (await sent(running, content))[0] == 250
+        assert (await sent(running, content + b"x\r\n"))[0] == 552
+
+    assert [b"X: yyy" in content for _, content in running.queue.mails] == [True]
+
+
+@pytest.mark.parametrize(("on_error", "code"), [("Defer", 451), ("Accept", 250)])
+async def test_a_fault_of_a_filter_is_no_fault_of_the_client(
+    tmp_path: Path, on_error: str, code: int
+) -> None:
+    filters = [
+        FUNCTION | {"function": f"support.filter_functions:{fold.__name__}", "onError": on_error}
+    ]
+    async with an_intake_by_file(tmp_path, RELAY | {"filters": filters}) as running:
+        assert (await sent(running, b"A: 1\r\n\r\nbody\r\n"))[0] == code
+
+    assert [content[-6:] for _, content in running.queue.mails] == [b"body\r\n"] * (code == 250)
+
+
+async def test_a_mail_that_finds_no_room_is_put_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = partial(FilterRoom, 4 * LARGE_MAIL, timedelta(seconds=0.01))
+    monkeypatch.setattr(opening, "FilterRoom", room)
+    milter, content = ScriptedMilter(replies={b"E": None}), b"A: 1\r\n\r\n" + b"x\r\n" * 400_000
+    async with running_milter(milter, tmp_path):
+        filters = [{"name": "m", "milter": milter.address, "timeout": "10s"}]
+        async with an_intake_by_file(tmp_path, RELAY | {"filters": filters}) as running:
+            first = asyncio.create_task(sent(running, content))
+            while not milter.of(b"E"):
+                await asyncio.sleep(0.01)
+            assert await sent(running, content) == (451, b"4.3.0 not now, come again")
+            assert (await first)[0] == 451
+
+
 async def test_a_key_stands_for_what_the_client_asked_for(tmp_path: Path) -> None:
     """Whatever a filter makes of it: another sender each time, the same recipients each time."""
-    filters = [FUNCTION | {"function": "support.filter_functions:rewrite"}]
+    filters = [FUNCTION | {"function": f"support.filter_functions:{rewrite.__name__}"}]
     async with open_queue(f"embedded://{tmp_path}/store", create=True) as queue:
         document = HTTP | {"filters": filters}
         async with an_intake_by_file(tmp_path, document, queue=queue) as running:
@@ -351,6 +393,10 @@ async def test_a_header_with_a_line_of_no_field_is_refused_as_it_hides_fields_fr
         ([FUNCTION | {"onError": "Reject"}], "onError"),
         ([FUNCTION, FUNCTION], "filters: mine stands twice"),
         ([FUNCTION | {"listeners": ["x"]}], "no listener x"),
+        (
+            [FUNCTION | {"name": name, "timeout": "241s"} for name in "ab"],
+            "those of the listener relay may take 482s",
+        ),
     ],
 )
 def test_a_filter_that_cannot_be_meant_is_refused(

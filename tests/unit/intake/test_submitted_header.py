@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.intake.reply_texts import LARGE_HEADER, MALFORMED_HEADER
 from postroad.intake.submitted_header import (
-    MAX_HEADER,
     WRONG_AUTHOR,
     SubmittedHeader,
 )

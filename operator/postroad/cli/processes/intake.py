@@ -69,7 +69,7 @@ intake_option = click.option(
     "--intake",
     "intake_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File of intake in YAML: listeners by role, users, rules, domains (or "
+    help="File of intake in YAML: listeners by role, users, rules, domains, filters (or "
     "POSTROAD_INTAKE_FILE), instead of --listen and --relay-from.",
 )
 relay_from_option = click.option(

@@ -16,6 +16,9 @@ from postroad.values import value
 MAX_HEADER = 256 * 1024
 """Octets; without a blank line within them the whole content counts as header."""
 
+MAX_RECEIVED_FIELDS = 100
+"""`Received:` fields of a mail that counts as looping. Source: RFC 5321 6.3."""
+
 MAX_LINE = 998
 """Octets of a line without its end. Source: RFC 5321 4.5.3.1.6."""
 

@@ -1,7 +1,4 @@
-"""Filters, one after the other, each within its time; what fails ends as its `onError` has it.
-
-The contents of all mails that filters look at share one budget of memory, since a filter gets a
-mail whole, and may answer with another one."""
+"""Filters, one after the other, each within its time; what fails ends as its `onError` has it."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.contents import MemoryBudget
 from postroad.domain.mail.header_fields import fields_of
 from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.domain.smtp.replies import Reply
@@ -23,6 +19,7 @@ from postroad.intake.filters.decisions import (
     applied,
     reply_of,
 )
+from postroad.intake.filters.room import SMALL, FilterRoom
 from postroad.intake.reply_texts import LARGE_HEADER, MALFORMED_HEADER
 from postroad.intake_settings.filters import OnError
 from postroad.telemetry.logs import logger
@@ -30,14 +27,12 @@ from postroad.telemetry.metrics import FILTERED, of_queue
 
 _log = logger("intake")
 
-ROOM = 64 * 1024 * 1024
-"""Octets of memory for filtered mails in a process, or for one that is larger."""
-
-SMALL = 64 * 1024
-
 MAX_LINES = 5000
 """Lines of a header: those of a mail that is made of fields alone would keep the event loop, and a
 milter, busy for seconds."""
+
+MAX_FILTERED_HEADER = MAX_HEADER - SMALL
+"""Octets of a header that filters get, so that there is room for the fields that they add."""
 
 MAX_REASON = 200
 """Characters of the reason why a mail is held."""
@@ -76,13 +71,13 @@ class Filtered:
 class FilterChain:
     """The filters of one listener, in order. `room` is that of the process."""
 
-    def __init__(self, queue: str, filters: Sequence[Filter], room: MemoryBudget) -> None:
+    def __init__(self, queue: str, filters: Sequence[Filter], room: FilterRoom) -> None:
         self._filters, self._room, self._queue = filters, room, queue
 
     def room(self, size_bytes: int) -> AbstractAsyncContextManager[None]:
         """Return the context in which a mail of that size is in memory, with all that filters make
-        of it. Entering it waits until there is room."""
-        return self._room.taken(4 * size_bytes + 4 * SMALL)
+        of it. Entering it waits until there is room. Raises: NoRoom."""
+        return self._room.taken(size_bytes)
 
     async def run(self, mail: FilteredMail, max_size_bytes: int) -> Filtered:
         """Return what becomes of a mail, within `room`. `max_size_bytes`: of the largest mail."""
@@ -105,7 +100,10 @@ class FilterChain:
                 continue
             verdict = decision.verdict
             is_held = verdict == "accept" and reason is not None
-            self._note(each, "hold" if is_held else verdict)
+            noted = "hold" if is_held else verdict
+            self._note(each, noted)
+            if noted != "accept":
+                _log.info("a filter decided", filter=each.name, mail_name=mail.name, verdict=noted)
             if verdict != "accept":
                 return Filtered(mail, reply, is_discarded=verdict == "discard")
             mail = changed
@@ -146,7 +144,7 @@ def _refusal_of(content: bytes) -> Reply | None:
     they get, or a line of no field, behind which others would see fields that they do not."""
     end = 0 if content.startswith(b"\r\n") else content.find(b"\r\n\r\n")
     size = len(content) if end < 0 else end
-    if size > MAX_HEADER or content.count(b"\n", 0, size) > MAX_LINES:
+    if size > MAX_FILTERED_HEADER or content.count(b"\n", 0, size) > MAX_LINES:
         return LARGE_HEADER
     try:
         fields_of(content[:size])

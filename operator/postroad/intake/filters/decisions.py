@@ -7,18 +7,28 @@ address or a line that the intake would refuse from a client."""
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from postroad.domain.mail.mail import Origin, check_mailbox
-from postroad.domain.mail.shapes import MAX_HEADER, MAX_LINE, with_crlf
+from postroad.domain.mail.shapes import (
+    MAX_HEADER,
+    MAX_LINE,
+    MAX_RECEIVED_FIELDS,
+    LineMeter,
+    with_crlf,
+)
 from postroad.domain.smtp.replies import MAX_TEXT, Reply
 from postroad.errors import InvalidInput
 
 MAX_CHANGES = 1000
-"""Changes of the header, and recipients added, by one filter to one mail. A filter may remove more
-recipients, which a mail has at most."""
+"""Changes of the header, and recipients added, by one filter to one mail."""
+
+MAX_REMOVALS = 10_000
+"""Fields, and recipients, that one filter may remove of one mail: more than a mail has, so that no
+sender can make the filter fail."""
 
 MAX_REPLY_LINES = 20
 
@@ -121,8 +131,14 @@ def reply_of(decision: FilterDecision) -> Reply | None:
     code = codes.pop()
     if codes or code is None or code[0] != default[0]:
         raise FilterFailed(f"its reply is none that means {decision.verdict}")
-    texts = (re.sub(r"[^ -~]", " ", each[2] or "")[:MAX_TEXT] for each in found if each)
+    texts = (_with_code(re.sub(r"[^ -~]", " ", each[2] or ""), code[0]) for each in found if each)
     return Reply(451 if code == "421" else int(code), tuple(texts))  # 421 would end the session
+
+
+def _with_code(text: str, kind: str) -> str:
+    """Return a text of a reply with an enhanced code, that of a policy where it has none."""
+    has_code = re.match(rf"{kind}\.[0-9]{{1,3}}\.[0-9]{{1,3}}(?: |$)", text)
+    return (text if has_code else f"{kind}.7.1 {text}")[:MAX_TEXT]
 
 
 def fields_and_body(content: bytes) -> tuple[list[bytes], bytes]:
@@ -150,21 +166,29 @@ def applied(mail: FilteredMail, decision: FilterDecision) -> FilteredMail:
     added, removed = decision.add_recipients, decision.remove_recipients
     if any(isinstance(each, str) for each in (decision.headers, added, removed)):
         raise FilterFailed("it gives a text for several")
-    if len(decision.headers) > MAX_CHANGES or len(decision.add_recipients) > MAX_CHANGES:
-        raise FilterFailed(f"it makes more than {MAX_CHANGES} changes")
+    removals = sum(each.action == "remove" for each in decision.headers)
+    check_number(len(decision.headers) - removals, removals)
+    check_number(len(added), len(removed))
     content = mail.content
     if decision.headers or decision.body is not None:
         fields, body = fields_and_body(content)
-        for change in decision.headers:
-            _change(fields, change)
+        if decision.headers:
+            header = _Header(fields)
+            for change in decision.headers:
+                header.change(change)
+            fields = header.fields()
         if decision.body is not None:
             body = with_crlf(decision.body)
             if b"\0" in body:
                 raise FilterFailed("its body has a NUL octet")
-        header = b"".join(each + b"\r\n" for each in fields)
-        if len(header) > MAX_HEADER:
+            if _has_long_lines(body) and not _has_long_lines(content):  # an intake may take them
+                raise FilterFailed("its body has a line that is too long")
+        octets = b"".join(each + b"\r\n" for each in fields)
+        if len(octets) > MAX_HEADER:
             raise FilterFailed(f"its header has more than {MAX_HEADER} octets")
-        content = b"".join((header, b"\r\n", body))
+        if sum(each[:9].lower() == b"received:" for each in fields) >= MAX_RECEIVED_FIELDS:
+            raise FilterFailed("its header is that of a mail that goes round in circles")
+        content = b"".join((octets, b"\r\n", body))
     sender = mail.sender
     if decision.sender is not None:
         sender = _mailbox(decision.sender) if decision.sender else None
@@ -172,6 +196,19 @@ def applied(mail: FilteredMail, decision: FilterDecision) -> FilteredMail:
     if decision.add_recipients or decision.remove_recipients:
         recipients = _recipients(recipients, decision)
     return replace(mail, content=content, sender=sender, recipients=recipients)
+
+
+def check_number(changes: int, removals: int) -> None:
+    """Raises: FilterFailed, where a filter makes more of them than it may."""
+    if changes > MAX_CHANGES or removals > MAX_REMOVALS:
+        raise FilterFailed(f"it makes more than {MAX_CHANGES} changes or {MAX_REMOVALS} removals")
+
+
+def _has_long_lines(content: bytes) -> bool:
+    meter = LineMeter()
+    meter.feed(content)
+    meter.end()
+    return meter.longest > 0
 
 
 def _recipients(standing: Iterable[str], decision: FilterDecision) -> tuple[str, ...]:
@@ -193,22 +230,44 @@ def _mailbox(address: str) -> str:
     return address
 
 
-def _change(fields: list[bytes], change: HeaderChange) -> None:
-    place = max(0, change.index - 1)
-    if change.action == "insert":
-        fields.insert(place, _field(change))
-        return
-    name = change.name.lower().encode("utf-8", "surrogateescape")
-    places = [at for at, each in enumerate(fields) if field_name(each).lower() == name]
-    at = places[place] if place < len(places) else len(fields)
-    if change.action == "remove":
-        del fields[at : at + 1]
-    elif change.action == "change":
-        fields[at : at + 1] = [_field(change)]
-    elif change.action == "add":
-        fields.append(_field(change))
-    else:
-        raise FilterFailed("it changes a field in a way that there is not")
+class _Header:
+    """The fields of a header. Each is a list that holds its octets, and is empty once the field is
+    removed; those with one name are found without a look at the others, since a header may have
+    thousands, and a filter change as many."""
+
+    def __init__(self, fields: Iterable[bytes]) -> None:
+        self._fields = [[each] for each in fields]
+        self._named = defaultdict[bytes, list[list[bytes]]](list)
+        for each in self._fields:
+            self._named[field_name(each[0]).lower()].append(each)
+
+    def fields(self) -> list[bytes]:
+        """Return the octets of all fields, in order."""
+        return [each[0] for each in self._fields if each]
+
+    def change(self, change: HeaderChange) -> None:
+        """Make a change. Raises: FilterFailed."""
+        place = max(0, change.index - 1)
+        named = self._named[change.name.lower().encode("utf-8", "surrogateescape")]
+        is_there = place < len(named)
+        if change.action == "insert":
+            self._insert(place, [_field(change)], named)
+        elif change.action == "remove":
+            if is_there:
+                named.pop(place).clear()
+        elif change.action == "change" and is_there:
+            named[place][0] = _field(change)
+        elif change.action in ("add", "change"):
+            self._fields.append([_field(change)])
+            named.append(self._fields[-1])
+        else:
+            raise FilterFailed("it changes a field in a way that there is not")
+
+    def _insert(self, place: int, field_: list[bytes], named: list[list[bytes]]) -> None:
+        self._fields = [each for each in self._fields if each]
+        before = {id(each) for each in self._fields[:place]}
+        self._fields.insert(place, field_)
+        named.insert(sum(id(each) in before for each in named), field_)
 
 
 def _field(change: HeaderChange) -> bytes:

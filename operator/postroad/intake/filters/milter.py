@@ -48,9 +48,7 @@ class MilterFilter:
         else:
             reader, writer = await asyncio.open_connection(*parse_host_port(self._place, 0))
         try:
-            # Of many recipients, each has a reply, and may be removed.
-            most = most_octets(mail.content) + 2 * PACKET_COST * len(mail.recipients)
-            decision = await _Dialogue(reader, writer, most).run(mail)
+            decision = await _Dialogue(reader, writer, most_octets(mail.content)).run(mail)
             writer.write(packet(b"Q"))
         except (OSError, asyncio.IncompleteReadError) as error:
             raise FilterFailed("it breaks off") from error
@@ -62,7 +60,7 @@ class MilterFilter:
 
 
 class _Dialogue:
-    """One mail. `most`: octets that the milter may send in all."""
+    """One mail. `most`: octets that the milter may send in all, about few recipients and fields."""
 
     _negotiated: Negotiated
 
@@ -78,6 +76,8 @@ class _Dialogue:
         self._writer.write(OFFER)
         self._negotiated = Negotiated(*await self._read())
         fields, body = fields_and_body(mail.content)
+        # Of many recipients and fields, each has a reply, and may be removed.
+        self._left += 2 * PACKET_COST * (len(mail.recipients) + len(fields))
         for command, octets in steps_of(mail, fields, self._negotiated):
             decision = await self._step(command, octets)
             if decision is not None:

@@ -12,11 +12,11 @@ from postroad.domain.mail.mail import domain_of
 from postroad.domain.mail.shapes import MAX_LINE
 from postroad.domain.smtp.next_hops import address_literal
 from postroad.intake.filters.decisions import (
-    MAX_CHANGES,
     FilterDecision,
     FilteredMail,
     FilterFailed,
     HeaderChange,
+    check_number,
     field_name,
 )
 
@@ -164,6 +164,9 @@ class Changes:
     def __init__(self, actions: int) -> None:
         self._actions = actions
         self._headers: list[HeaderChange] = []
+        self._removals = 0
+        """Of fields."""
+
         self._added: list[str] = []
         self._removed: list[str] = []
         self._sender: str | None = None
@@ -181,6 +184,7 @@ class Changes:
             self._body += data
         elif command in (b"h", b"i", b"m"):
             self._headers.append(_header_change(command, data))
+            self._removals += self._headers[-1].action == "remove"
         elif command == b"q":
             self._hold = _texts(data, 1)[0]
         else:
@@ -189,9 +193,8 @@ class Changes:
                 self._sender = address
             else:
                 (self._added if command == b"+" else self._removed).append(address)
-        removed = len(self._removed) // 10  # a mail may have more recipients than changes
-        if max(len(self._headers), len(self._added), removed) > MAX_CHANGES:
-            raise FilterFailed(f"it makes more than {MAX_CHANGES} changes")
+        check_number(len(self._headers) - self._removals, self._removals)
+        check_number(len(self._added), len(self._removed))
         return True
 
     def decision(self) -> FilterDecision:

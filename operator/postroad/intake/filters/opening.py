@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from postroad.bootstrap.targets import imported
-from postroad.contents import MemoryBudget
 from postroad.domain.delivery.webhooks import read_secrets
 from postroad.errors import InvalidInput, InvalidSettings
-from postroad.intake.filters.chain import ROOM, Decide, Filter, FilterChain
+from postroad.intake.filters.chain import Decide, Filter, FilterChain
 from postroad.intake.filters.decisions import FilteredMail
 from postroad.intake.filters.functions import THREADS, FunctionFilter
 from postroad.intake.filters.milter import MilterFilter
+from postroad.intake.filters.room import FilterRoom
 from postroad.intake_settings.filters import FilterSection
 from postroad.threaded_calls import ThreadedCalls
 
@@ -48,7 +48,7 @@ class OpenFilters:
 
     def __init__(self, queue: str, ca_file: Path | None, now: Callable[[], datetime]) -> None:
         self._queue, self._ca_file, self._now = queue, ca_file, now
-        self._room, self._threads = MemoryBudget(ROOM), ThreadedCalls(THREADS)
+        self._room, self._threads = FilterRoom(), ThreadedCalls(THREADS)
 
     def chain(self, documents: Sequence[FilterDocument], listener: str) -> FilterChain | None:
         """Return the filters of a listener; None: it has none."""

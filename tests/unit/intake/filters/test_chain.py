@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,15 +12,22 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.contents import MemoryBudget
 from postroad.domain.mail.mail import Origin
-from postroad.intake.filters.chain import NOT_CHECKED, ROOM, SMALL, Filter, FilterChain, Filtered
+from postroad.intake.filters.chain import (
+    MAX_FILTERED_HEADER,
+    NOT_CHECKED,
+    Filter,
+    FilterChain,
+    Filtered,
+)
 from postroad.intake.filters.decisions import (
     FilterDecision,
     FilteredMail,
     HeaderChange,
 )
 from postroad.intake.filters.functions import FunctionFilter
+from postroad.intake.filters.room import LARGE_MAIL, SMALL, FilterRoom, NoRoom
+from postroad.intake.reply_texts import LARGE_HEADER
 from postroad.intake_settings.filters import OnError
 from postroad.threaded_calls import ThreadedCalls
 
@@ -41,7 +48,7 @@ def deciding(**decision: Any) -> Callable[[FilteredMail], FilterDecision]:
 
 
 async def run(*filters: Filter) -> Filtered:
-    return await FilterChain("test.chain", filters, MemoryBudget(ROOM)).run(MAIL, MAX_SIZE)
+    return await FilterChain("test.chain", filters, FilterRoom()).run(MAIL, MAX_SIZE)
 
 
 def counted(verdict: str, name: str = "f") -> float:
@@ -67,7 +74,10 @@ async def test_each_filter_sees_what_the_one_before_it_changed() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["reject", "defer", "discard"])
-async def test_the_first_filter_that_ends_a_mail_is_the_last_that_sees_it(verdict: str) -> None:
+async def test_the_first_filter_that_ends_a_mail_is_the_last_that_sees_it(
+    verdict: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     before = counted(verdict)
 
     found = await run(of(deciding(verdict=verdict, hold="no")), of(_fail))
@@ -76,6 +86,8 @@ async def test_the_first_filter_that_ends_a_mail_is_the_last_that_sees_it(verdic
     assert (found.reply is None) == (verdict == "discard")
     assert found.hold is None
     assert counted(verdict) == before + 1
+    (line,) = [vars(each) for each in caplog.records if each.message == "a filter decided"]
+    assert (line["filter"], line["mail_name"], line["verdict"]) == ("f", "name", verdict)
 
 
 async def test_a_mail_is_held_for_the_first_reason_and_filtered_on() -> None:
@@ -202,9 +214,18 @@ async def test_the_end_of_a_session_ends_its_filter() -> None:
     await ended.wait()
 
 
+async def test_a_header_that_filters_get_leaves_them_room_for_fields() -> None:
+    def mail(size: int) -> FilteredMail:
+        return replace(MAIL, content=(b"A: " + b"1" * 59 + b"\r\n") * (size // 64) + b"\r\n")
+
+    chain = FilterChain("test.chain", (of(deciding(**adding("1"))),), FilterRoom())
+    assert (await chain.run(mail(MAX_FILTERED_HEADER), MAX_SIZE)).reply is None
+    assert (await chain.run(mail(MAX_FILTERED_HEADER + 640), MAX_SIZE)).reply == LARGE_HEADER
+
+
 async def test_mails_of_more_octets_than_there_is_room_for_are_in_memory_one_by_one() -> None:
     at_once, most = 0, 0
-    chain = FilterChain("test.chain", (of(deciding()),), MemoryBudget(10 * SMALL))
+    chain = FilterChain("test.chain", (of(deciding()),), FilterRoom(10 * SMALL))
 
     async def filtered() -> None:
         nonlocal at_once, most
@@ -217,3 +238,27 @@ async def test_mails_of_more_octets_than_there_is_room_for_are_in_memory_one_by_
     await asyncio.gather(*(filtered() for _ in range(5)))
 
     assert most == 1
+
+
+async def test_large_mails_leave_room_for_small_ones_and_wait_no_longer_than_a_bound() -> None:
+    chain = FilterChain("test.chain", (), FilterRoom(max_wait=timedelta(seconds=0.01)))
+
+    async with chain.room(16 * LARGE_MAIL):
+        for _ in range(2):  # what was given up takes no room
+            with pytest.raises(NoRoom):
+                async with chain.room(LARGE_MAIL):
+                    pass
+        async with chain.room(LARGE_MAIL - 1), chain.room(LARGE_MAIL - 1), chain.room(SMALL):
+            pass
+    async with chain.room(16 * LARGE_MAIL):
+        pass
+
+
+async def test_small_mails_have_all_of_the_room_while_there_is_no_large_one() -> None:
+    chain = FilterChain("test.chain", (), FilterRoom(64 * SMALL, timedelta(seconds=0.01)))
+
+    async with AsyncExitStack() as stack:
+        for _ in range(8):
+            await stack.enter_async_context(chain.room(SMALL))
+        with pytest.raises(NoRoom):
+            await stack.enter_async_context(chain.room(SMALL))

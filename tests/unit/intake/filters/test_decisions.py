@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from postroad.domain.mail.mail import Origin
 from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.domain.smtp.replies import Reply
+from postroad.intake.filters import decisions
 from postroad.intake.filters.decisions import (
     FilterDecision,
     FilteredMail,
     FilterFailed,
     HeaderChange,
     applied,
+    field_name,
     fields_and_body,
     reply_of,
 )
@@ -73,12 +75,15 @@ def test_a_change_of_a_field_changes_that_field_alone(change: Any, header: bytes
         FilterDecision(headers=(HeaderChange("add", "", "b"),)),
         FilterDecision(headers=(HeaderChange("add", "X", "b"),) * 1001),
         FilterDecision(headers=(HeaderChange("add", "X", "a" * 900),) * 300),
+        FilterDecision(headers=(HeaderChange("insert", "received", "x"),) * 100),
+        FilterDecision(headers=(HeaderChange("remove", "X"),) * 10_001),
         FilterDecision(body=b"a\0b"),
         FilterDecision(headers=""),  # type: ignore[arg-type]
         FilterDecision(add_recipients="d@y.example"),  # type: ignore[arg-type]
         FilterDecision(remove_recipients="b@y.example"),  # type: ignore[arg-type]
         FilterDecision(add_recipients=("postmaster",)),
         FilterDecision(sender="Postmaster"),
+        FilterDecision(body=b"a\n" + b"b" * 999 + b"\nc"),
         FilterDecision(add_recipients=("a@x.example>\r\nRCPT TO:<b@x.example",)),
         FilterDecision(add_recipients=("",)),
         FilterDecision(add_recipients=tuple(f"{each}@x.example" for each in range(1001))),
@@ -104,6 +109,59 @@ def test_recipients_sender_and_body_are_replaced() -> None:
     assert (changed.sender, changed.recipients) == (None, ("b@y.example", "d@y.example"))
     assert changed.content == b"A: 1\r\nB: 2\r\n folded\r\nA: 3\r\n\r\none\r\ntwo\r\n"
     assert applied(changed, FilterDecision(sender="z@x.example")).sender == "z@x.example"
+
+
+def test_changes_see_what_those_before_them_made() -> None:
+    changes = (
+        HeaderChange("remove", "A"),
+        HeaderChange("insert", "a", "0", 2),
+        HeaderChange("change", "A", "new", 1),
+        HeaderChange("add", "B", "4"),
+        HeaderChange("remove", "B", index=2),
+        HeaderChange("insert", "X", "last", 4),
+        HeaderChange("change", "a", "third", 2),
+    )
+
+    changed = applied(MAIL, FilterDecision(headers=changes)).content
+
+    assert changed.startswith(b"B: 2\r\n folded\r\nA: new\r\na: third\r\nX: last\r\n\r\n")
+
+
+def test_many_changes_of_a_large_header_look_at_the_name_of_each_field_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def counting(octets: bytes) -> bytes:
+        nonlocal looks
+        looks += 1
+        return field_name(octets)
+
+    monkeypatch.setattr(decisions, "field_name", counting)
+    mail = replace(MAIL, content=b"A: 1\r\n" * 4000 + b"\r\nbody\r\n")
+    removed = tuple(HeaderChange("remove", "A", index=each) for each in range(4000, 0, -1))
+    inserted = (HeaderChange("insert", "A", "2", 1),) * 1000
+
+    assert (
+        applied(mail, FilterDecision(headers=(*inserted, *removed))).content.count(b"A: 1") == 1000
+    )
+    assert looks == 4000
+
+
+def test_a_body_may_have_longer_lines_where_the_mail_has_some() -> None:
+    long = b"b" * 2000 + b"\r\n"
+    mail = replace(MAIL, content=b"A: 1\r\n\r\n" + long)
+
+    assert applied(mail, FilterDecision(body=long + b"c\n")).content.endswith(long + b"c\r\n")
+
+
+def test_received_fields_of_a_client_do_not_make_a_filter_fail() -> None:
+    """The intake does not count such ones either: with them, a sender could avoid a filter."""
+    mail = replace(MAIL, content=b"Received : x\r\n" * 200 + b"\r\nbody\r\n")
+
+    assert (
+        b"X: y" in applied(mail, FilterDecision(headers=(HeaderChange("add", "X", "y"),))).content
+    )
 
 
 def test_a_decision_without_changes_keeps_the_content_itself() -> None:
@@ -155,11 +213,15 @@ def test_a_header_without_an_end_is_read_up_to_a_bound() -> None:
         ("discard", None, None),
         ("reject", None, Reply(550, ("5.7.1 refused",))),
         ("reject", "554 5.7.1 spam", Reply(554, ("5.7.1 spam",))),
-        ("reject", "554-5.7.1 a\r\n554 b\u202e\x1b", Reply(554, ("5.7.1 a", "b  "))),
+        ("reject", "554-5.7.1 a\r\n554 b\u202e\x1b", Reply(554, ("5.7.1 a", "5.7.1 b  "))),
+        ("reject", "550 no advertisements", Reply(550, ("5.7.1 no advertisements",))),
+        ("reject", "550 4.7.1 odd", Reply(550, ("5.7.1 4.7.1 odd",))),
+        ("reject", "550 5.7.26 dmarc", Reply(550, ("5.7.26 dmarc",))),
+        ("defer", "450 5.5 spam points", Reply(450, ("4.7.1 5.5 spam points",))),
         (
             "reject",
             "554 a\u2028b\x85c\x0bd\x0ce\x1cf\x1dg\x1eh\ri\n",
-            Reply(554, ("a b c d e f g h i",)),
+            Reply(554, ("5.7.1 a b c d e f g h i",)),
         ),
         ("defer", None, Reply(451, ("4.7.1 not now, come again",))),
         ("defer", "421 4.7.1 grey", Reply(451, ("4.7.1 grey",))),

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroad.contents import MemoryBudget
 from postroad.domain.mail.mail import Origin
-from postroad.intake.filters.chain import NOT_CHECKED, ROOM, Filter, FilterChain, Filtered
+from postroad.intake.filters.chain import NOT_CHECKED, Filter, FilterChain, Filtered
 from postroad.intake.filters.decisions import (
     FilterDecision,
     FilteredMail,
@@ -27,6 +26,7 @@ from postroad.intake.filters.decisions import (
 )
 from postroad.intake.filters.milter import MilterFilter
 from postroad.intake.filters.milter_packets import ACTIONS, STEPS, Changes, Negotiated, ending
+from postroad.intake.filters.room import FilterRoom
 from support.scripted_milter import CONTINUE, ScriptedMilter, options, packet, running
 
 CONTENT = b"Subject:  a\r\n\tb\r\nX: y\r\n\r\n" + b"0123456789\r\n" * 8000
@@ -181,6 +181,15 @@ async def test_a_milter_removes_all_but_one_of_many_recipients() -> None:
     assert applied(mail, await decided(milter, mail)).recipients == recipients[:1]
 
 
+async def test_a_milter_removes_all_of_many_forged_fields() -> None:
+    name = b"Authentication-Results"
+    removed = b"".join(packet(b"m", number(each) + name + b"\0\0") for each in range(4999, 0, -1))
+    milter = ScriptedMilter(replies={b"E": removed + CONTINUE})
+    mail = replace(MAIL, content=(name + b": x\r\n") * 4999 + b"\r\nbody\r\n")
+
+    assert applied(mail, await decided(milter, mail)).content == b"\r\nbody\r\n"
+
+
 @pytest.mark.parametrize("change", [each for each in CHANGES if each != packet(b"p")])
 async def test_a_change_that_was_not_negotiated_or_comes_early_fails(change: bytes) -> None:
     for milter in (
@@ -259,7 +268,7 @@ async def test_a_milter_that_attacks_costs_bounded_memory_and_ends_as_on_error_h
     async with running(milter):
         deciding = MilterFilter(milter.address)
         filter_ = Filter("m", deciding.decide, on_error, timedelta(seconds=0.05 if hangs else 60))
-        chain = FilterChain("test.attack", (filter_,), MemoryBudget(ROOM))
+        chain = FilterChain("test.attack", (filter_,), FilterRoom())
         tracemalloc.start()
         try:
             found = await chain.run(MAIL, 1000)
