@@ -67,10 +67,10 @@ test-cluster: setup ## tests on a cluster of their own: faults, nodes that come 
 test-peers: setup ## mail through Postfix, Exim, OpenSMTPD, Dovecot, Haraka, maddy and swaks, in and out
 	POSTROAD_TEST_PEERS=yes $(PY) -m pytest $(or $(TESTS),tests/peers)
 
-test-gitops: setup ## Flux and Argo CD on the local stack (built by Go: a quarter of an hour, once)
+test-gitops: setup ## Flux, Argo CD, and two releases of the chart on the local stack (built by Go: a quarter of an hour, once)
 	cd tests && $(PYTHON) -m stack up $(SERVERS) helm
 	variables="$$(cd tests && $(PYTHON) -m stack env)" || exit 1; eval "$$variables"; \
-	POSTROAD_TEST_GITOPS=yes POSTROAD_REQUIRE=$(subst $(empty) $(empty),$(comma),gitops git helm $(SERVERS)) $(PY) -m pytest $(or $(TESTS),tests/e2e/test_flux.py tests/e2e/test_health_of_resources.py)
+	POSTROAD_TEST_GITOPS=yes POSTROAD_REQUIRE=$(subst $(empty) $(empty),$(comma),gitops git helm $(SERVERS)) $(PY) -m pytest $(or $(TESTS),tests/e2e/test_flux.py tests/e2e/test_health_of_resources.py tests/e2e/test_rollback.py)
 
 test-kind: setup ## the demo and the e2e tests over Docker and kind (an engine is started where none answers; TESTS=path)
 	export POSTROAD_STACK_DIR="$${POSTROAD_STACK_DIR:-$${XDG_STATE_HOME:-$$HOME/.local/state}/postroad/kind}"; \

@@ -3,11 +3,13 @@ twice, or the way back is refused before it changes anything."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import stack
 from stack import contexts
@@ -15,73 +17,34 @@ from support.chart import CHART, CRDS, HelmFailed
 from support.chart_release import ChartRelease, new_release
 from support.kubectl import Kubectl, Manifest, eventually, manifests
 from support.mail_flow import duplicates, flowing
-from support.releases import unpack_first_with
+from support.releases import unpack_oldest
 from support.sandbox import Sandbox
 from support.senders import SampleMail, Sender
 
 pytestmark = [
-    pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes", "helm", "git"),
+    pytest.mark.needs("gitops", "rabbitmq", "cassandra", "s3", "kubernetes", "helm", "git"),
     pytest.mark.timeout(900, func_only=True),
 ]
 
 CHECK = "charts/postroad/templates/rollback-check.yaml"
 """What refuses a rollback; of the releases before it none can."""
 
+NEW_FIELD = "surge"
+"""A field of workers that the later release alone has."""
+
 WAITING = 200
 FIRST = "1"
 """The revision of the release that is gone back to."""
 
 
-@pytest.fixture(scope="module")
-def older(running_stack: stack.Stack, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The chart and the image of the oldest release whose chart refuses rollbacks."""
-    folder = tmp_path_factory.mktemp("older")
-    unpack_first_with(CHECK, folder)
-    let_know_listeners(folder)
+@pytest.fixture
+def older(sandbox: Sandbox, running_stack: stack.Stack, tmp_path: Path) -> tuple[Path, str]:
+    """The chart and the image of the oldest release that refuses rollbacks and has these queues."""
+    folder = tmp_path / "older"
+    unpack_oldest(CHECK, sandbox.mail_queue()["spec"], folder)
     image = f"postroad:older-{contexts.digest(folder)[:12]}"
     running_stack.image(folder, image)
     return folder / "charts" / "postroad", image
-
-
-def let_know_listeners(folder: Path) -> None:
-    """Let that release know `spec.intake.listeners`, of which it serves the listener of a sandbox:
-    before the first release, the fields of an intake were others."""
-    crd = folder / "charts" / "postroad" / "files" / "crds" / "mailqueues.yaml"
-    start, _, rest = crd.read_text().partition(OLD_PORT)
-    _, _, rest = rest.partition(OLD_TLS)
-    crd.write_text(f"{start}{LISTENERS}{OLD_TLS}{rest}".replace(OLD_RULE, ""))
-    model = folder / "operator" / "postroad" / "controller" / "spec" / "mailqueue.py"
-    text = model.read_text()
-    assert rest
-    assert OLD_NETWORKS in text
-    model.write_text(text.replace(OLD_NETWORKS, NETWORKS))
-
-
-OLD_PORT = """\
-                    port:
-                      description: Port of the Service, and port that the pods listen on.
-"""
-OLD_TLS = """\
-                    tls:
-                      description: 'TLS with the clients of the intake,"""
-OLD_RULE = """\
-                  x-kubernetes-validations:
-                    - rule: has(self.relayFrom)
-                      message: >-
-                        relayFrom is missing: list the networks whose clients may send
-"""
-LISTENERS = """\
-                    listeners:
-                      type: array
-                      items: {type: object, x-kubernetes-preserve-unknown-fields: true}
-"""
-OLD_NETWORKS = """\
-    relay_from: Annotated[list[parts.NetworkText], Field(min_length=1, max_length=64)] | None = None
-"""
-NETWORKS = """\
-    listeners: list[dict[str, object]] = []
-    relay_from: list[str] | None = ["127.0.0.0/8"]
-"""
 
 
 @pytest.fixture
@@ -103,9 +66,22 @@ def images(sandbox: Sandbox) -> set[str]:
     }
 
 
-def knows_autoscaling(kubectl: Kubectl) -> bool:
-    """Return whether the CRD of MailQueues is that of this source."""
-    return "autoscaling" in kubectl("get", "crd", "mailqueues.postroad.dev", "-o", "json")
+@pytest.fixture
+def newer(tmp_path: Path) -> Path:
+    """The chart of this source, with a field more."""
+    chart = tmp_path / "newer"
+    shutil.copytree(CHART, chart)
+    path = chart / "files" / "crds" / "mailqueues.yaml"
+    crd = yaml.safe_load(path.read_text())
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["workers"]["properties"][NEW_FIELD] = {"type": "integer"}
+    path.write_text(yaml.safe_dump(crd, width=1000))
+    return chart
+
+
+def has_new_field(kubectl: Kubectl) -> bool:
+    """Return whether the CRD of MailQueues is that of the later release."""
+    return f'"{NEW_FIELD}"' in kubectl("get", "crd", "mailqueues.postroad.dev", "-o", "json")
 
 
 def send(sandbox: Sandbox, *recipients: str) -> None:
@@ -124,7 +100,7 @@ def follow(sandbox: Sandbox, image: str) -> None:
 
 
 def test_two_releases_take_each_others_place_under_load(
-    sandbox: Sandbox, release: ChartRelease, older: tuple[Path, str]
+    sandbox: Sandbox, release: ChartRelease, older: tuple[Path, str], newer: Path
 ) -> None:
     kubectl, newer_image = sandbox.kubectl, sandbox.installation.image
     older_chart, older_image = older
@@ -135,40 +111,38 @@ def test_two_releases_take_each_others_place_under_load(
     sandbox.apply(sandbox.mail_queue(**ours))
     sandbox.apply(sandbox.mail_queue("waiting", **ours, workers=sandbox.workers(0)))
     follow(sandbox, older_image)
-    assert not knows_autoscaling(kubectl)
+    assert not has_new_field(kubectl)
     waiting = [f"waiting-{number}@inn.example" for number in range(2 * WAITING)]
     send(sandbox, *waiting[:WAITING])
 
     with flowing(sandbox) as flow:
-        release.put("upgrade", CHART)
+        release.put("upgrade", newer)
         follow(sandbox, newer_image)
-        assert knows_autoscaling(kubectl)
+        assert has_new_field(kubectl)
         send(sandbox, *waiting[WAITING:])
         flow.wait_for_more(20, within_seconds=60)
 
         release.helm("rollback", FIRST, "--wait")
         follow(sandbox, older_image)
-        assert not knows_autoscaling(kubectl)
+        assert not has_new_field(kubectl)
         assert sandbox.size("waiting") == len(waiting)
         sandbox.apply(sandbox.mail_queue("waiting", **ours))
         eventually(lambda: sandbox.sink.has_all(waiting), within_seconds=120)
         flow.wait_for_more(20, within_seconds=60)
-
-        release.put("upgrade", CHART)
-        follow(sandbox, newer_image)
     contents = sandbox.sink.contents()
     assert [each for each in waiting if len(contents[each]) != 1] == []
     assert duplicates(sandbox, flow) == 0
 
-    scaled = {**sandbox.workers(0), "autoscaling": {"minReplicas": 1, "maxReplicas": 2}}
-    sandbox.apply(sandbox.mail_queue("waiting", **ours, workers=scaled))
+    release.put("upgrade", newer)
+    changed = {**sandbox.workers(1), NEW_FIELD: 2}
+    sandbox.apply(sandbox.mail_queue("waiting", **ours, workers=changed))
     sandbox.wait_ready("waiting")
     before = state(sandbox, release)
-    named = f"MailQueue {sandbox.namespace}/waiting: spec.workers.autoscaling is unknown"
+    named = f"MailQueue {sandbox.namespace}/waiting: spec.workers.{NEW_FIELD} is unknown"
     with pytest.raises(HelmFailed, match=named):
         release.helm("rollback", FIRST, "--wait")
     assert state(sandbox, release) == before
-    assert knows_autoscaling(kubectl)
+    assert has_new_field(kubectl)
 
 
 def state(sandbox: Sandbox, release: ChartRelease) -> list[Manifest]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+import yaml
 
 OLDER = "HEAD"
 """The commit that people upgrade from: the tag of the latest release, and moved to each as it is
@@ -25,6 +26,7 @@ tagged. Until there is one, the newest commit, beside which the files here may h
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "operator"
+CRD = "crds/mailqueues.yaml"
 MAX_ANSWER = 60
 """Seconds that a command may take on a machine that is busy with much else."""
 
@@ -36,15 +38,31 @@ def unpack_older(folder: Path) -> Path:
     return folder / "operator"
 
 
-def unpack_first_with(path: str, folder: Path) -> None:
-    """Put the whole source of the commit that brought a file into a folder: the oldest release that
-    has what the file is for. Skips and fails as `unpack_older`."""
+def unpack_oldest(path: str, spec: Mapping[str, Any], folder: Path) -> None:
+    """Put the whole source of a commit into a folder: the oldest one that has a file, and whose CRD
+    of MailQueues has the fields of a spec. Skips and fails as `unpack_older`."""
     if _git("rev-parse", "--is-shallow-repository").strip() != b"false":
         _without_history("the commits of long ago are")
-    commits = _git("log", "--diff-filter=A", "--format=%H", "--", path).split()
-    if not commits:
+    brought = _git("log", "--diff-filter=A", "--format=%H", "--", path).decode().split()[-1:]
+    if not brought:
         _without_history(f"the commit that brought {path} is")
-    _unpack(commits[-1].decode(), folder)
+    later = _git("log", "--reverse", "--format=%H", f"{brought[0]}..HEAD", "--", CRD).decode()
+    for commit in (*brought, *later.split()):
+        (version,) = yaml.safe_load(_git("show", f"{commit}:{CRD}"))["spec"]["versions"]
+        if _has(version["schema"]["openAPIV3Schema"]["properties"]["spec"], spec):
+            _unpack(commit, folder)
+            return
+    _without_history("a commit with the fields of the MailQueues of these tests is")
+
+
+def _has(schema: Mapping[str, Any], value: Any) -> bool:
+    """True if a schema has all fields of a value."""
+    if isinstance(value, list):
+        return all(_has(schema["items"], each) for each in value)
+    fields = schema.get("properties")
+    if not isinstance(value, Mapping) or fields is None:
+        return True
+    return all(name in fields and _has(fields[name], each) for name, each in value.items())
 
 
 def _unpack(commit: str, folder: Path, *paths: str) -> None:
