@@ -104,7 +104,9 @@ class Shared(Generic[R]):
 
     async def get(self, attempt: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Make an attempt, or wait for the one under way. Raises: its error."""
-        if self._attempt is None:
+        # Done counts as over before `_ended` runs: awaiting it would not yield, so that a caller
+        # who tries until an attempt brings something would hold up the event loop for good.
+        if self._attempt is None or self._attempt.done():
             self._attempt = asyncio.create_task(attempt())
             self._attempt.add_done_callback(self._ended)
         return await asyncio.shield(self._attempt)
@@ -115,7 +117,8 @@ class Shared(Generic[R]):
             await asyncio.wait([self._attempt])
 
     def _ended(self, attempt: asyncio.Task[R]) -> None:
-        self._attempt = None
+        if attempt is self._attempt:
+            self._attempt = None
         if not attempt.cancelled():
             attempt.exception()  # read here: asyncio logs an error that no caller reads
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.batching import Batcher
+from postroad.batching import Batcher, Shared
 from postroad.errors import ViewRefused, ViewUnavailable
 
 SOON = 20
@@ -173,3 +173,26 @@ async def test_who_stops_waiting_is_left_out() -> None:
 
     assert [await first, await third] == [2, 6]
     assert server.requests == [("a", [1]), ("a", [3])]
+
+
+async def test_a_caller_behind_the_end_of_an_attempt_gets_another_one() -> None:
+    shared: Shared[int] = Shared()
+    gate, brought = asyncio.Event(), iter(range(3))
+
+    async def attempt() -> int:
+        await gate.wait()
+        return next(brought)
+
+    async def behind() -> int:
+        await gate.wait()  # woken with the attempt, just behind it
+        return await shared.get(attempt)
+
+    first = asyncio.create_task(shared.get(attempt))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    second = asyncio.create_task(behind())
+    await asyncio.sleep(0)
+    gate.set()
+
+    assert await asyncio.gather(first, second) == [0, 1]
+    await shared.end()
