@@ -122,19 +122,6 @@ def test_a_deployment_that_is_scaled_by_hand_is_scaled_back() -> None:
     run(scene())
 
 
-def test_an_autoscaler_of_the_mail_queue_changes_its_spec() -> None:
-    async def scene() -> None:
-        async with declared() as operator:
-            other = autoscaler(HORIZONTAL, "MailQueue", "outgoing")
-            await operator.user.create(HORIZONTAL, other)
-            await operator.change({"workers": {"replicas": 6}})
-            await move(5)
-
-            assert replicas(operator) == 6
-
-    run(scene())
-
-
 def test_autoscalers_are_asked_for_only_where_another_process_scaled() -> None:
     async def scene() -> None:
         async with declared() as operator:
