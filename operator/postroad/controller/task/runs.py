@@ -16,6 +16,9 @@ from postroad.ports.kubernetes import Object
 
 MAX_MESSAGE = 512
 
+_STARTING = ("PodInitializing", "ContainerCreating")
+"""Reasons for which the containers of a pod that starts wait."""
+
 COUNTED_ANEW = "Purge"
 """The operation whose pods each count all that the task has removed."""
 
@@ -23,7 +26,7 @@ COUNTED_ANEW = "Purge"
 @dataclass(frozen=True, slots=True)
 class TaskRun:
     """A Job as its status and its pods tell. `error`: why it failed; None while it goes on, and for
-    one that succeeded."""
+    one that succeeded. `waits`: why none of its pods works; None: one does, or it has ended."""
 
     name: str
     started: str | None
@@ -31,6 +34,7 @@ class TaskRun:
     matched: int | None = None
     done: int | None = None
     error: str | None = None
+    waits: str | None = None
 
     def text(self, operation: str) -> str:
         """Return what a run did, in a sentence without any address."""
@@ -38,7 +42,8 @@ class TaskRun:
         if self.matched is not None:
             of = "" if self.done is None else f"{self.done} of "
             counts = f": {of}{_mails(self.matched)}"
-        end = f"; {self.error}" if self.error is not None else ""
+        reason = self.waits if self.error is None else self.error
+        end = "" if reason is None else f"; {reason}"
         return shortened(f"{operation}{counts}{end}", MAX_MESSAGE)
 
 
@@ -63,6 +68,7 @@ def run_of(job: Object, pods: Sequence[Object], operation: str) -> TaskRun:
         matched=max(matched, default=None),
         done=(max(done) if operation == COUNTED_ANEW else sum(done)) if done else None,
         error=_error(job, messages) if outcome == "Failed" else None,
+        waits=_why_none_works(name, own) if outcome is None else None,
     )
 
 
@@ -72,14 +78,43 @@ def latest(jobs: Sequence[Object]) -> Object | None:
     return max(ended, key=lambda each: str(each["metadata"]["creationTimestamp"]), default=None)
 
 
+def _why_none_works(job: str, pods: Sequence[Object]) -> str | None:
+    """Return why no pod of a Job works; None: one does, or is about to."""
+    left = [each for each in pods if _status(each).get("phase") not in ("Succeeded", "Failed")]
+    if not left:
+        return f"it has no pod: see `kubectl describe job {job}`"
+    reasons = [_why_pending(each) for each in left]
+    return None if None in reasons else reasons[0]
+
+
+def _why_pending(pod: Object) -> str | None:
+    status = _status(pod)
+    for each in status.get("conditions") or []:
+        if each["type"] == "PodScheduled" and each["status"] == "False":
+            return f"its pod is not scheduled: {each.get('message', '')}"
+    for container in _containers(pod):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason")
+        if reason is not None and reason not in _STARTING:
+            return f"its pod does not start: {reason} {waiting.get('message', '')}".rstrip()
+    return None
+
+
+def _status(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    return pod.get("status") or {}
+
+
+def _containers(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for field in ("initContainerStatuses", "containerStatuses"):
+        yield from _status(pod).get(field) or []
+
+
 def _messages(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what containers of ours left, by the name of the container."""
-    status = pod.get("status") or {}
-    for field in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(field) or []:
-            ended = (container.get("state") or {}).get("terminated")
-            if ended is not None and container["name"] in (COUNT, TASK, PIPELINE_POD):
-                yield container["name"], str(ended.get("message", ""))
+    for container in _containers(pod):
+        ended = (container.get("state") or {}).get("terminated")
+        if ended is not None and container["name"] in (COUNT, TASK, PIPELINE_POD):
+            yield container["name"], str(ended.get("message", ""))
 
 
 def _numbers(text: str) -> dict[str, int]:

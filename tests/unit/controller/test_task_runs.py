@@ -1,0 +1,51 @@
+"""What the status of a task tells of its run, from the Job and its pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from postroad.controller.pods.jobs import JOB_OF_POD
+from postroad.controller.task.runs import run_of
+
+JOB: dict[str, Any] = {"metadata": {"name": "spam-1"}, "status": {"active": 1}}
+UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+
+
+def pod(phase: str = "Pending", **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"labels": {JOB_OF_POD: "spam-1"}},
+        "status": {"phase": phase, **status},
+    }
+
+
+def waiting(reason: str, message: str = "") -> list[dict[str, Any]]:
+    return [{"name": "task", "state": {"waiting": {"reason": reason, "message": message}}}]
+
+
+RUNNING = pod("Running", containerStatuses=[{"name": "task", "state": {"running": {}}}])
+
+
+@pytest.mark.parametrize(
+    ("pods", "text"),
+    [
+        ([RUNNING], "Remove"),
+        ([pod(containerStatuses=waiting("ContainerCreating"))], "Remove"),
+        ([], "Remove; it has no pod: see `kubectl describe job spam-1`"),
+        ([pod("Failed")], "Remove; it has no pod: see `kubectl describe job spam-1`"),
+        (
+            [pod(conditions=[UNSCHEDULED])],
+            "Remove; its pod is not scheduled: 0/3 nodes are available",
+        ),
+        (
+            [pod(initContainerStatuses=waiting("ImagePullBackOff", "Back-off pulling image"))],
+            "Remove; its pod does not start: ImagePullBackOff Back-off pulling image",
+        ),
+        ([pod(conditions=[UNSCHEDULED]), RUNNING], "Remove"),
+    ],
+)
+def test_run_under_way_says_why_none_of_its_pods_works(
+    pods: list[dict[str, Any]], text: str
+) -> None:
+    assert run_of(JOB, pods, "Remove").text("Remove") == text
