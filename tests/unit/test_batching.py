@@ -194,5 +194,5 @@ async def test_a_caller_behind_the_end_of_an_attempt_gets_another_one() -> None:
     await asyncio.sleep(0)
     gate.set()
 
-    assert await asyncio.gather(first, second) == [0, 1]
+    assert (await first, await second) == (0, 1)
     await shared.end()
