@@ -507,6 +507,8 @@ TASKS = (
     Case(SELECTED),
     Case(SELECTED | {"dryRun": True, "ttlSecondsAfterFinished": 0}),
     Case(SELECTED | {"schedule": "@daily"}),
+    Case(SELECTED | {"schedule": "@daily", "paused": True}),
+    Case(SELECTED | {"paused": True}, "paused goes with schedule"),
     Case({"operation": "Purge", "dryRun": True}),
     Case({"operation": "Pipeline", "job": "Archive"}),
     Case({"operation": "Republish", "selector": {"olderThan": "1h"}}),

@@ -383,6 +383,22 @@ def restored(found: Object) -> Object:
     return {**{key: found[key] for key in ("apiVersion", "kind", "spec")}, "metadata": metadata}
 
 
+def test_a_paused_schedule_begins_no_run_until_it_goes_on() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, _):
+            await operator.create(task(NAMESPACE, schedule="@daily", paused=True, **SPAM))
+            await move(3)
+            assert only(cron_jobs(operator))["spec"]["suspend"] is True
+            found = operator.condition("Scheduled", MAIL_QUEUE_TASK, "task")
+            assert found["message"] == "the schedule @daily is paused"
+            change = {"spec": {"paused": False}}
+            assert await operator.user.patch(MAIL_QUEUE_TASK, NAMESPACE, "task", change)
+            await move(3)
+            assert only(cron_jobs(operator))["spec"]["suspend"] is False
+
+    run(scene())
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_restored_schedule_has_its_new_cron_job_alone(is_first: bool) -> None:
     async def scene() -> None:

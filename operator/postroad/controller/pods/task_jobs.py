@@ -46,7 +46,7 @@ def job_of(task: Task, queue: Queue, context: PodContext) -> Child:
     if schedule is not None:
         check_schedule(schedule, "spec.schedule")
         kind = api.CRON_JOB
-        run = {**cron_job_spec(schedule, run, tags), "suspend": False}
+        run = {**cron_job_spec(schedule, run, tags), "suspend": task.spec.paused}
     owner = {
         "apiVersion": api.API_VERSION,
         "kind": api.MAIL_QUEUE_TASK.name,

@@ -172,6 +172,9 @@ class MailQueueTaskSpec(Model):
     schedule: Schedule | None = None
     """Cron expression in UTC, as in a CronJob: the task is done again and again. Absent: once."""
 
+    paused: bool = False
+    """True: no run of the schedule begins; one that has begun goes on."""
+
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=MAX_TTL)] | None = None
     """Seconds after its end in which the task is deleted, with its Job. Absent: it stays. Where a
     GitOps tool applies it again, it is done again."""
@@ -195,6 +198,7 @@ class MailQueueTaskSpec(Model):
             (self.operation != EXPORT and self.folder is not None, FOLDER_OF_EXPORT),
             (self.dry_run and self.operation not in COUNTED, NOT_COUNTED),
             (is_scheduled and self.operation == ROTATE, ROTATE_BY_PERIOD),
+            (self.paused and not is_scheduled, PAUSES_SCHEDULE),
             (is_scheduled and self.ttl_seconds_after_finished is not None, NEVER_FINISHES),
         )
 
@@ -208,6 +212,7 @@ NOT_COUNTED = "dryRun goes with operations whose mails are counted, such as Remo
 ROTATE_BY_PERIOD = (
     "schedule does not go with Rotate: write spec.rabbitmq.users.period of the QueueCluster"
 )
+PAUSES_SCHEDULE = "paused goes with schedule: leave it out"
 NEVER_FINISHES = "ttlSecondsAfterFinished does not go with schedule: such a task never finishes"
 
 

@@ -360,7 +360,9 @@ class Tasks:
             log_action("applied a child", child=f"{kind.name} {name}", existed=present is not None)
         labels = f"{TASK}={task.key.name}"
         last = latest(await self._certain.list(JOB, namespace, labels))
-        scheduled = good(condition.SCHEDULED, f"runs by the schedule {task.spec.schedule}")
+        schedule = f"the schedule {task.spec.schedule}"
+        text = f"{schedule} is paused" if task.spec.paused else f"runs by {schedule}"
+        scheduled = good(condition.SCHEDULED, text)
         if last is None:
             return TaskProgress(SCHEDULED, scheduled)
         pods = await self._certain.list(POD, namespace, labels)
