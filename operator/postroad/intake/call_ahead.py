@@ -7,6 +7,8 @@ Source: 004 (verification of recipients)."""
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -18,7 +20,6 @@ from postroad.domain.smtp.replies import Reply
 from postroad.intake.own_domains import UNKNOWN_RECIPIENT
 from postroad.intake.reply_texts import UNVERIFIED
 from postroad.smtp.client.authentication import authentication_at
-from postroad.smtp.client.client import SessionRefused
 from postroad.smtp.client.connecting import Addresses, Reached, Timeouts, UnixSocket
 from postroad.smtp.client.opening import SessionTerms, context_for, ehlo_name_to
 from postroad.smtp.client.sessions import ClientSession
@@ -40,64 +41,108 @@ WITHIN_SECONDS = 20.0
 """For one question. A client waits for 5 minutes (RFC 5321 4.5.3.2.3)."""
 
 MAX_ASKED = 10
-"""Recipients that are asked for at a time."""
+"""Recipients that are asked for at a time; others wait for their turn, for as long."""
+
+MAX_WAITING = 1000
+"""Recipients that are asked for, or wait: clients that leave do not end a question."""
 
 MAX_REMEMBERED = 100_000
+"""Recipients that there are, and as many that there are not."""
 
 AskForRecipient = Callable[[str], Awaitable[Reply]]
 """Returns the reply of a server to RCPT. Raises: WireError."""
 
 
 class CallAhead:
-    """The recipients of one domain. `is_backup`: mail is taken also where the server does not say
-    who they are. `now`: seconds of a monotonic clock. Needs a running event loop."""
+    """The recipients of one domain. `is_backup`: mail is taken also while the server is away.
+    `now`: seconds of a monotonic clock. Needs a running event loop."""
 
     def __init__(self, ask: AskForRecipient, now: Callable[[], float], *, is_backup: bool) -> None:
         self._ask, self._now, self._is_backup = ask, now, is_backup
-        self._replies: OrderedDict[str, tuple[bool, float]] = OrderedDict()
-        """Recipient → whether there is one, and since when that is known; the last at the end."""
-
+        self._known, self._unknown = _Replies(), _Replies()
         self._asking: dict[str, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(MAX_ASKED)
         self._away_until = 0.0
 
     def refusal(self, recipient: str) -> Reply | None:
         """Return the reply that refuses a recipient, None, or UNVERIFIED: `look_up` finds out."""
-        is_there, since = self._replies.get(recipient.lower(), (False, -KNOWN))
-        if self._now() - since >= (KNOWN if is_there else UNKNOWN):
-            return UNVERIFIED
-        return None if is_there else UNKNOWN_RECIPIENT
+        key, now = recipient.lower(), self._now()
+        if self._known.has(key, now - KNOWN):
+            return None
+        return UNKNOWN_RECIPIENT if self._unknown.has(key, now - UNKNOWN) else UNVERIFIED
 
     async def look_up(self, recipient: str) -> Reply | None:
-        """Ask the server, where it may be asked; return the reply that refuses a recipient, or
+        """Ask the server, where it is not away; return the reply that refuses a recipient, or
         None."""
         key = recipient.lower()
-        asked = self._asking.get(key)
-        if asked is None and self._now() >= self._away_until and len(self._asking) < MAX_ASKED:
+        may_ask = not self._is_away and len(self._asking) < MAX_WAITING
+        if may_ask and key not in self._asking:
             asked = self._asking[key] = asyncio.create_task(self._learn(recipient))
             asked.add_done_callback(lambda _: self._asking.pop(key, None))
-        if asked is not None:
-            await asyncio.wait((asked,))  # a client that leaves breaks off no question of others
+        if key in self._asking:  # a client that leaves breaks off no question of others
+            await asyncio.wait((self._asking[key],))
         refusal = self.refusal(recipient)
         if refusal is not UNVERIFIED:
             return refusal
-        is_there, since = self._replies.get(key, (False, 0.0))
-        is_still_known = is_there and self._now() - since < STILL_KNOWN
-        return None if is_still_known or self._is_backup else UNVERIFIED
+        is_still_known = self._known.has(key, self._now() - STILL_KNOWN)
+        return None if is_still_known or (self._is_backup and self._is_away) else UNVERIFIED
+
+    @property
+    def _is_away(self) -> bool:
+        return self._now() < self._away_until
 
     async def _learn(self, recipient: str) -> None:
         try:
             async with asyncio.timeout(WITHIN_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError:
+            return
+        try:
+            if self._is_away:  # as others have found meanwhile
+                return
+            async with asyncio.timeout(WITHIN_SECONDS):
                 reply = await self._ask(recipient)
         except (WireError, TimeoutError) as error:
-            self._away_until = self._now() + AWAY_SECONDS
-            what = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
-            _log.warning("recipients cannot be verified", error=what)
+            self._note_away(type(error).__name__)
             return
-        if reply.is_positive or reply.is_permanent:
-            self._replies[recipient.lower()] = reply.is_positive, self._now()
-            self._replies.move_to_end(recipient.lower())
-            if len(self._replies) > MAX_REMEMBERED:
-                self._replies.popitem(last=False)
+        finally:
+            self._turns.release()
+        key = recipient.lower()
+        if reply.is_positive:
+            self._known.add(key, self._now())
+            self._unknown.drop(key)
+        elif _NO_MAILBOX.match(f"{reply.code} {reply.lines[0]}"):
+            self._unknown.add(key, self._now())
+            self._known.drop(key)
+
+    def _note_away(self, why: str) -> None:
+        self._away_until = self._now() + AWAY_SECONDS
+        _log.warning("recipients cannot be verified", error=why)
+
+
+_NO_MAILBOX = re.compile(r"5[0-9][0-9] 5\.1\.[0-9]|55[013] (?!5\.[0-9])")
+"""Replies about the address: a mailbox that is full, or a client that is not wanted, says nothing
+about whether there is one."""
+
+
+class _Replies:
+    """Recipients, and since when a server has replied so about them; the last at the end."""
+
+    def __init__(self) -> None:
+        self._since: OrderedDict[str, float] = OrderedDict()
+
+    def has(self, recipient: str, since: float) -> bool:
+        """True for a recipient that was learned of after this instant."""
+        return self._since.get(recipient, -math.inf) > since
+
+    def add(self, recipient: str, now: float) -> None:
+        self._since[recipient] = now
+        self._since.move_to_end(recipient)
+        if len(self._since) > MAX_REMEMBERED:
+            self._since.popitem(last=False)
+
+    def drop(self, recipient: str) -> None:
+        self._since.pop(recipient, None)
 
 
 TIMEOUTS = Timeouts(connect=timedelta(seconds=10))
@@ -122,10 +167,14 @@ async def _reply_to_rcpt(reached: Reached, terms: SessionTerms, recipient: str) 
     WireError."""
     session = await ClientSession.open(reached, terms)
     try:
-        mail = "MAIL FROM:<>" if recipient.isascii() else "MAIL FROM:<> SMTPUTF8"
-        reply = await session.exchange.ask(f"{mail}\r\n".encode(), terms.timeouts.command)
+        mail = b"MAIL FROM:<>\r\n"
+        if not recipient.isascii():
+            if not session.takes_utf8:
+                return Reply(553, ("5.1.3 the server takes no address that is not ASCII",))
+            mail = b"MAIL FROM:<> SMTPUTF8\r\n"
+        reply = await session.exchange.ask(mail, terms.timeouts.command)
         if not reply.is_positive:
-            raise SessionRefused(str(reply))
+            return Reply(450, ("4.1.1 the server refuses MAIL",))
         command = f"RCPT TO:<{recipient}>\r\n".encode()
         return await session.exchange.ask(command, terms.timeouts.command)
     finally:

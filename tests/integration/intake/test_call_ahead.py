@@ -76,6 +76,27 @@ async def test_recipients_are_those_of_the_server_whose_commands_come_together(
         assert codes(got) == [250, 250, 550, 250, 250, 250, 550, 221]
 
 
+async def test_a_recipient_in_utf_8_says_nothing_about_others_where_the_server_takes_none(
+    tmp_path: Path,
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mailboxes\r\n")
+        while line := await reader.readline():
+            writer.write(b"250 ok\r\n" if b"SMTPUTF8" not in line else b"555 what\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with an_intake_by_file(tmp_path, asking(port)) as running:
+            commands = (
+                *("MAIL FROM:<> SMTPUTF8", "RCPT TO:<ü@example.org>", "RSET"),
+                *("MAIL FROM:<>", "RCPT TO:<alice@example.org>", "QUIT"),
+            )
+            got = await asyncio.to_thread(say, running.ports["mx"], *commands)
+            assert codes(got) == [250, 550, 250, 250, 250, 221]
+
+
 async def test_mail_to_a_verified_recipient_is_queued(tmp_path: Path) -> None:
     async with two_servers(tmp_path) as (running, mailboxes):
 

@@ -9,7 +9,14 @@ import pytest
 
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import call_ahead
-from postroad.intake.call_ahead import AWAY_SECONDS, KNOWN, STILL_KNOWN, UNKNOWN, CallAhead
+from postroad.intake.call_ahead import (
+    AWAY_SECONDS,
+    KNOWN,
+    MAX_ASKED,
+    STILL_KNOWN,
+    UNKNOWN,
+    CallAhead,
+)
 from postroad.intake.own_domains import UNKNOWN_RECIPIENT, OwnDomains
 from postroad.intake.reply_texts import UNVERIFIED
 from postroad.smtp.wire import ConnectionLost
@@ -44,7 +51,15 @@ class Server:
 
 @pytest.mark.parametrize(
     ("reply", "verdict", "holds"),
-    [(THERE, None, KNOWN), (NOT_THERE, UNKNOWN_RECIPIENT, UNKNOWN), (LATER, UNVERIFIED, 0)],
+    [
+        (THERE, None, KNOWN),
+        (NOT_THERE, UNKNOWN_RECIPIENT, UNKNOWN),
+        (Reply(550, ("no such user",)), UNKNOWN_RECIPIENT, UNKNOWN),
+        (LATER, UNVERIFIED, 0),
+        (Reply(552, ("5.2.2 the mailbox is full",)), UNVERIFIED, 0),
+        (Reply(554, ("5.7.1 you are blocked",)), UNVERIFIED, 0),
+        (Reply(554, ("go away",)), UNVERIFIED, 0),
+    ],
 )
 async def test_reply_of_the_server_holds_for_its_time(
     reply: Reply, verdict: Reply | None, holds: float
@@ -83,31 +98,34 @@ async def test_known_recipient_is_taken_for_days_while_the_server_is_away() -> N
     assert await server.verdict() == UNVERIFIED
 
 
-async def test_recipient_is_asked_for_once_by_many_clients_and_few_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(call_ahead, "MAX_ASKED", 2)
-    server = Server()
+async def test_recipient_is_asked_for_once_by_many_clients_and_few_at_a_time() -> None:
+    server = Server(is_backup=True)
     server.gate.clear()
     same = [asyncio.create_task(server.verdict()) for _ in range(5)]
-    other = asyncio.create_task(server.verdict("bob@example.org"))
-    await asyncio.sleep(0)
-    assert await server.verdict("eve@example.org") == UNVERIFIED
+    others = [asyncio.create_task(server.verdict(f"r{each}@example.org")) for each in range(30)]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert server.asked.total() == MAX_ASKED
     same[0].cancel()
+    server.reply = NOT_THERE
     server.gate.set()
 
-    assert await asyncio.gather(*same[1:], other) == [None] * 5
-    assert server.asked == {ANN: 1, "bob@example.org": 1}
+    assert await asyncio.gather(*same[1:], *others) == [UNKNOWN_RECIPIENT] * 34
+    assert set(server.asked.values()) == {1}
+    assert server.asked.total() == 31
 
 
-async def test_replies_are_forgotten_beyond_their_most(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_guesses_push_out_no_recipient_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_ahead, "MAX_REMEMBERED", 3)
     server = Server()
+    await server.verdict()
+    server.reply = NOT_THERE
     for number in range(5):
         await server.verdict(f"r{number}@example.org")
 
+    assert server.recipients.refusal(ANN) is None
     assert [server.recipients.refusal(f"r{number}@example.org") for number in range(5)] == [
-        *[UNVERIFIED] * 2, *[None] * 3,
+        *[UNVERIFIED] * 2, *[UNKNOWN_RECIPIENT] * 3,
     ]  # fmt: skip
 
 

@@ -191,12 +191,13 @@ class FileListeners:
 
     def _own_domains(self, document: IntakeDocument) -> OwnDomains:
         """Return the own domains; what servers replied about recipients is kept."""
-        before, self._asked = self._asked, {}
+        found = {}
         for each in document.settings.domains:
             if each.recipients is not None and each.recipients.call_ahead is not None:
                 hop = each.recipients.call_ahead.next_hop()
-                self._asked[each] = before.get(each) or self._call_ahead(hop, each.backup)
-        asked = {each.name: its for each, its in self._asked.items()}
+                found[each] = self._asked.get(each) or self._call_ahead(hop, each.backup)
+        self._asked = found  # only now: a file that is refused loses no replies
+        asked = {each.name: its for each, its in found.items()}
         return OwnDomains({**document.recipients, **asked})
 
     def _call_ahead(self, hop: NextHop, is_backup: bool) -> CallAhead:

@@ -126,6 +126,11 @@ class ClientSession:
         """True if the next hop takes octets above 127."""
         return takes_8bit(self._extensions)
 
+    @property
+    def takes_utf8(self) -> bool:
+        """True if the next hop takes addresses that are not ASCII."""
+        return "SMTPUTF8" in self._extensions
+
     def begin(self, envelope: Envelope, content: OpenContent) -> Outgoing | Mapping[str, Outcome]:
         """Begin the next transaction: `by_data` or `by_chunk` carries it out; or return outcomes
         for recipients that cannot have the mail by this next hop. Until the transaction is settled,

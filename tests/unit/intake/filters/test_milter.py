@@ -277,7 +277,8 @@ async def test_a_milter_that_attacks_costs_bounded_memory_and_ends_as_on_error_h
             tracemalloc.stop()
 
     assert found == Filtered(MAIL, None if on_error == "Accept" else NOT_CHECKED)
-    assert peak < 8 * len(CONTENT) + 2**20, f"{peak} octets"
+    # What else the process allocates meanwhile is in it; a million items are tens of megabytes.
+    assert peak < 8 * len(CONTENT) + 2**22, f"{peak} octets"
 
 
 async def test_a_milter_that_cannot_be_reached_fails() -> None:
