@@ -129,6 +129,12 @@ NETWORK_PATTERN = "^([0-9]{1,3}([.][0-9]{1,3}){3}|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)(
 checks the rest."""
 
 
+def _without_nul(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("write a path without NUL")
+    return path
+
+
 def _absolute(path: Path) -> Path:
     if not path.is_absolute():
         raise ValueError("write the whole path, from / on")
@@ -160,7 +166,11 @@ NetworkText = Annotated[
     AfterValidator(_network),
     WithJsonSchema({"type": "string", "maxLength": 49, "pattern": NETWORK_PATTERN}),
 ]
-FilePath = Annotated[Path, WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 1024})]
+FilePath = Annotated[
+    Path,
+    AfterValidator(_without_nul),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 1024}),
+]
 NameServerAddress = Annotated[str, Field(max_length=53), AfterValidator(_server_address)]
 TenantName = Annotated[str, Field(min_length=1, max_length=255)]
 Port = Annotated[StrictInt, Field(ge=1, le=65535)]

@@ -137,6 +137,7 @@ async def test_a_client_that_leaves_meanwhile_ends_its_session(tmp_path: Path) -
     ("domain", "problem"),
     [
         ({"recipients": {}}, "give either file or callAhead"),
+        ({"recipients": {"file": "a\0b"}}, "a path without NUL"),
         ({"recipients": {"file": "r", "callAhead": {"host": "a.example"}}}, "either file or"),
         ({"recipients": {"callAhead": {"host": "a.example", "lookUp": "MX"}}}, "leave out lookUp"),
         ({"recipients": {"file": "r"}, "backup": True}, "backup goes with recipients.callAhead"),
