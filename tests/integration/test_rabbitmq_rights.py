@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 import servers
+from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.adapters.rabbitmq.connection import Access
 from postroad.adapters.rabbitmq.event_queues import RabbitMQEventSpool
@@ -53,7 +54,7 @@ class Users:
         name, vhost = f"test-{servers.fresh()}", quote(self._access.vhost, safe="")
         self._made.append(name)
         await self._put(f"users/{name}", {"password": "secret", "tags": "management"})
-        patterns = {each: rights[each] for each in ("configure", "write", "read")}
+        patterns = {"configure": "^$"} | {each: rights[each] for each in ("write", "read")}
         await self._put(f"permissions/{vhost}/{name}", patterns)
         topic = {"exchange": "postroad.delays", "write": rights["topic"], "read": "^$"}
         await self._put(f"topic-permissions/{vhost}/{name}", topic)
@@ -83,14 +84,21 @@ async def users() -> AsyncIterator[Users]:
     await found.remove()
 
 
-async def test_pods_have_streams_of_events_of_their_own_queue_alone(users: Users) -> None:
+async def test_pods_use_streams_of_their_own_queue_and_declare_none(users: Users) -> None:
     ours, theirs = (QueueName("test", servers.fresh()) for _ in range(2))
     operator = RabbitMQ(servers.rabbitmq())
     for each in (ours, theirs):
         await operator.broker(each).declare()
     pod = RabbitMQ(await users.make(documented(ours)))
     event = ("crm", uuid4(), b"{}")
+    bindings = (topology.Binding(ours.exchange, "events.mine"),)
+    elsewhere = {
+        "x-queue-type": "quorum",
+        "x-dead-letter-exchange": topology.DELAYS,
+        "x-dead-letter-routing-key": topology.delay_key(1, theirs),
+    }
 
+    await RabbitMQEventSpool(operator, ours).declare(["crm"])
     spool = RabbitMQEventSpool(pod, ours)
     await spool.append([event])
     async with asyncio.timeout(SOON), aclosing(spool.batches("crm")) as batches:
@@ -98,6 +106,10 @@ async def test_pods_have_streams_of_events_of_their_own_queue_alone(users: Users
         await waiting.done()
     with pytest.raises(ServerError, match="ACCESS_REFUSED"):
         await RabbitMQEventSpool(pod, theirs).append([event])
+    for arguments in (elsewhere, {"x-queue-type": "quorum"}):
+        own = topology.DeclaredQueue(f"{ours.exchange}.events.mine", bindings, arguments)
+        with pytest.raises(ServerError, match="ACCESS_REFUSED"):
+            await pod.administer(topology.declare, topology.Topology((), (own,)))
 
     assert waiting.body == b"{}"
     await pod.close()
@@ -111,7 +123,7 @@ def test_the_operator_gives_what_is_documented() -> None:
 
     found = documented(queue)
     assert found.pop("topic")
-    assert permissions_of(queue) == {
+    assert permissions_of(queue) == {"configure": "^$"} | {
         right: pattern.replace("test.out", r"test\.out") for right, pattern in found.items()
     }
 

@@ -1,7 +1,7 @@
 """The `Servers` port over the RabbitMQ, Cassandra and S3 that settings name."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 from pathlib import Path
 
@@ -65,6 +65,9 @@ class ClusterServers:
 
     def event_spool(self, queue: QueueName) -> RabbitMQEventSpool:
         return RabbitMQEventSpool(self._rabbitmq, queue)
+
+    async def declare_streams(self, queue: QueueName, streams: Collection[str]) -> None:
+        await self.event_spool(queue).declare(streams)
 
     async def check(self, *, brief: bool = False) -> dict[str, Checked]:
         seconds = (BRIEF_CHECK_TIMEOUT if brief else CHECK_TIMEOUT).total_seconds()

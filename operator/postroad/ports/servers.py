@@ -102,6 +102,9 @@ class Servers(Protocol):
     def event_spool(self, queue: QueueName) -> EventSpool | None:
         """Return where events of a queue wait to be sent; None: there is no place. No I/O."""
 
+    async def declare_streams(self, queue: QueueName, streams: Collection[str]) -> None:
+        """Make where events of these streams wait. Raises: ServerError."""
+
     async def check(self, *, brief: bool = False) -> dict[str, Checked]:
         """Ask each of `rabbitmq`, `cassandra`, `s3` for its version, at the same time, each within
         a few seconds. A server that is away is a result, and raises nothing. `brief`: only whether

@@ -10,6 +10,7 @@ import pytest
 
 from postroad.adapters.cassandra import schema
 from postroad.controller.cluster.health import MAIL_TABLES, lost_tables, undone_alterations
+from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewRefused
 from postroad.ports.view import SchemaChanges
@@ -185,3 +186,13 @@ def test_what_the_resources_ask_for_is_no_repair(
 
 def test_the_tables_of_mail_are_in_the_schema() -> None:
     assert {schema.table_of(each) for each in schema.statements()} >= MAIL_TABLES
+
+
+async def test_where_events_of_a_stream_wait_is_declared_at_every_reconcile(world: World) -> None:
+    """Programs of the queue may not declare it."""
+    events = [{"name": "audit", "file": "/var/log/events.jsonl"}]
+    await world.change(MAIL_QUEUE, "outgoing", delivery={"events": events})
+    for _ in range(2):
+        world.memory.streams.clear()
+        await world.queue()
+        assert world.memory.streams == {f"{NAMESPACE}.outgoing": {"audit"}}

@@ -116,6 +116,7 @@ class MemoryWorld:
         self.view_hosts: dict[str, Clock] = {"one": clock}
         self.schema = Schema()
         self.users: dict[str, MemoryUser] = {}
+        self.streams: dict[str, set[str]] = {}
         self._queues: dict[str, BrokerQueues] = {}
         self._tables: dict[str, Tables] = {}
         self._records: dict[str, Records] = {}
@@ -125,7 +126,7 @@ class MemoryWorld:
         """Return a world with the same broker and the same buckets."""
         other = MemoryWorld(self.clock)
         other._queues, other._buckets = self._queues, self._buckets
-        other.users = self.users
+        other.users, other.streams = self.users, self.streams
         return other
 
     def queues(self, queue: str) -> BrokerQueues:
@@ -184,6 +185,9 @@ class MemoryServers:
 
     def event_spool(self, queue: QueueName) -> None:
         """Nothing is kept in memory for programs outside."""
+
+    async def declare_streams(self, queue: QueueName, streams: Collection[str]) -> None:
+        self.world.streams[str(queue)] = set(streams)
 
     async def check(self, *, brief: bool = False) -> dict[str, Checked]:
         return {server: Checked("memory") for server in ("rabbitmq", "cassandra", "s3")}

@@ -1,4 +1,5 @@
-"""Events that wait in a queue of RabbitMQ for each stream, which the first process declares.
+"""Events that wait in a queue of RabbitMQ for each stream, which the operator declares; without an
+operator, the first process.
 
 The queue has a single active consumer, so that events of a mail are sent in their order, and other
 workers take over from one that is gone. It goes after so long without a consumer: with a stream
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -43,9 +44,22 @@ class RabbitMQEventSpool:
         self._publisher = Publisher(vhost.publishing)
         self._declared: set[str] = set()
 
+    async def declare(self, streams: Iterable[str]) -> None:
+        """Declare the queues of streams. Raises: ServerError."""
+        for each in streams:
+            await self._vhost.administer(topology.declare, self._topology(each))
+
+    async def _find(self, stream: str) -> None:
+        """Bind the queue of a stream; declare it where it is missing, which users of one mail queue
+        may not."""
+        try:
+            await self._vhost.administer(topology.bind, self._topology(stream))
+        except Unroutable:
+            await self.declare([stream])
+
     async def append(self, events: Sequence[StreamEvent]) -> None:
         for stream in {each for each, _, _ in events} - self._declared:
-            await self._vhost.administer(topology.declare, self._topology(stream))
+            await self._find(stream)
             self._declared.add(stream)
         publishing = (self._publish(*each) for each in events)  # sent in this order
         for result in await asyncio.gather(*publishing, return_exceptions=True):
@@ -58,11 +72,9 @@ class RabbitMQEventSpool:
         await self._publisher.publish(self._queue.exchange, _key(stream), event_id, body)
 
     async def batches(self, stream: str) -> AsyncGenerator[Sequence[WaitingEvent], None]:
-        wanted = self._topology(stream)
-        await self._vhost.administer(topology.declare, wanted)
-        subscription = await Subscription.start(
-            self._vhost.consuming, wanted.queues[0].name, MAX_BATCH
-        )
+        await self._find(stream)
+        (queue,) = self._topology(stream).queues
+        subscription = await Subscription.start(self._vhost.consuming, queue.name, MAX_BATCH)
         try:
             while batch := await _next(subscription):
                 yield [WaitingEvent(each.body, each.ack) for each in batch]

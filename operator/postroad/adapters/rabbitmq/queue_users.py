@@ -53,9 +53,9 @@ def permissions_of(queue: QueueName) -> dict[str, str]:
     """Return the patterns of the names that programs of a queue may use in the vhost."""
     name = str(queue).replace(".", r"\.")
     delays = DELAYS.removeprefix("postroad.")
-    events = r"events\.[-a-z0-9]+"  # they declare these queues, and bind them
+    events = r"events\.[-a-z0-9]+"
     return {
-        "configure": rf"^postroad\.{name}\.{events}$",
+        "configure": NOTHING,  # who declares a queue names where its messages go after it
         "write": rf"^postroad\.({delays}|events(-[-a-z0-9]+)?|{name}(\.{events})?)$",
         "read": rf"^postroad\.{name}(\.(work|dead|{events}))?$",
     }

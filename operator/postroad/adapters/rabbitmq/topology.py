@@ -176,6 +176,15 @@ async def declare(channel: Channel, topology: Topology) -> None:
         await channel.call(driver.queue_bind, queue.name, last.exchange, last.routing_key)
 
 
+async def bind(channel: Channel, topology: Topology) -> None:
+    """Bind queues that exist. Raises: ServerError, Unroutable where one does not."""
+    for queue in topology.queues:
+        for each in queue.bindings:
+            await channel.call(
+                channel.driver.queue_bind, queue.name, each.exchange, each.routing_key
+            )
+
+
 async def count(channel: Channel, topology: Topology) -> list[Count]:
     """Count each queue. Raises: ServerError, Unroutable where one does not exist."""
     declare = channel.driver.queue_declare

@@ -86,6 +86,12 @@ class BrokerPlan:
     begun: bool
     away: Finding | None
 
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of its streams of events, which wait in RabbitMQ."""
+        delivery = self.queue.spec.delivery
+        return () if delivery is None else tuple(each.name for each in delivery.events)
+
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:

@@ -112,6 +112,8 @@ class QueueServers:
         name, broker = plan.place.name, plan.place.broker()
         missing = plan.begun and not await broker.exists()
         await broker.declare(first=not plan.begun)
+        if streams := plan.streams:
+            await plan.place.servers.declare_streams(name, streams)
         changes = await self._logins.keep(plan)
         if missing:
             log_repair("queues", exchange=name.exchange)
