@@ -10,9 +10,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    WithJsonSchema,
+    model_validator,
+)
 
-from postroad.delivery_settings.events import EventStream
+from postroad.delivery_settings.events import EventStream, with_files_apart
 from postroad.delivery_settings.hops import Hop, HostLookUp
 from postroad.delivery_settings.patterns import (
     DeliverySection,
@@ -264,7 +272,9 @@ class DeliverySettings(DeliverySection):
     """Rows that decide what refusals are counted as, before those of this release; the first one
     that fits does."""
 
-    events: Annotated[tuple[EventStream, ...], Field(max_length=20)] = ()
+    events: Annotated[
+        tuple[EventStream, ...], Field(max_length=20), AfterValidator(with_files_apart)
+    ] = ()
     """Streams of events to programs outside: what became of each recipient, in workers and in the
     intake."""
 

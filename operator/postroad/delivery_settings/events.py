@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -124,3 +125,19 @@ class EventStream(DeliverySection):
             None if self.domains is None else frozenset(self.domains),
             self.addresses,
         )
+
+
+def with_files_apart(streams: tuple[EventStream, ...]) -> tuple[EventStream, ...]:
+    """Refuse streams that would write, or rename, each other's files."""
+    taken: dict[str, str] = {}
+    for each in streams:
+        if each.file is None:
+            continue
+        path = os.path.normpath(each.file)
+        for own in (path, f"{path}.1"):
+            if (other := taken.setdefault(own, each.name)) != each.name:
+                raise ValueError(
+                    f"the streams {other} and {each.name} would both write {own}: give one another"
+                    " path (a full file is renamed, with .1 behind its name)"
+                )
+    return streams

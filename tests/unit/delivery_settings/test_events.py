@@ -68,6 +68,9 @@ HOOK = "webhook: 'https://x.example/', secret: {file: s}"
         ("{name: a, file: /x, addresses: Some}", "events[0].addresses"),
         ("{name: a, file: /x, domain: [b.example]}", "did you mean domains"),
         ("{name: a, file: /x}, {name: a, file: /y}", "two events have the name a"),
+        ("{name: a, file: /x/y}, {name: b, file: /x//y}", "a and b would both write /x/y:"),
+        ("{name: a, file: /x}, {name: b, file: /x.1}", "a and b would both write /x.1:"),
+        ("{name: a, file: /x.1}, {name: b, file: /x}", "a and b would both write /x.1:"),
     ],
 )
 def test_a_stream_that_makes_no_sense_is_refused(tmp_path: Path, stream: str, problem: str) -> None:

@@ -1,11 +1,9 @@
-"""Events that wait in an SQLite file, for all processes of a store; and the file that is itself a
-sink.
+"""Events that wait in an SQLite file, for all processes of a store.
 
 A change is synced before it returns. A file that is damaged is put aside, and a new one begun: mail
 must not wait for events. Source: ADR 0089."""
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
@@ -21,8 +19,6 @@ from postroad.ports.events import (
     MAX_BATCH,
     MAX_WAITING,
     EventSink,
-    SinkReply,
-    SinkVerdict,
     WaitingEvent,
 )
 from postroad.telemetry.logs import logger
@@ -34,8 +30,6 @@ BUSY_SECONDS = 30
 
 LOOK_SECONDS = 1.0
 """Between two looks for events of other processes."""
-
-MAX_EVENT_FILE = 64 * 2**20
 
 _TABLE = """
     CREATE TABLE IF NOT EXISTS events (
@@ -146,36 +140,3 @@ class FileEventSpool:
 
 async def _end(done: list[tuple[int]], number: int) -> None:
     done.append((number,))
-
-
-class EventFile:
-    """`ports.events.EventSink`: a file of JSON lines. Nothing is synced: a power cut may take the
-    last lines."""
-
-    def __init__(self, path: Path, largest: int = MAX_EVENT_FILE) -> None:
-        self._path, self._largest = path, largest
-
-    async def send(self, event_id: str, body: bytes) -> SinkReply:
-        try:
-            await asyncio.to_thread(self._append, body + b"\n")
-        except OSError as error:
-            return SinkReply(SinkVerdict.LATER, f"the file cannot be written: {error.strerror}")
-        return SinkReply(SinkVerdict.TAKEN)
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-    def _append(self, line: bytes) -> None:
-        file = self._open()
-        try:
-            if os.fstat(file).st_size + len(line) > self._largest:
-                self._path.replace(f"{self._path}.1")
-                os.close(file)
-                file = self._open()
-            while line:
-                line = line[os.write(file, line) :]
-        finally:
-            os.close(file)
-
-    def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE)
