@@ -96,6 +96,26 @@ async def test_a_sink_that_asks_for_a_pause_gets_it(secret: Path) -> None:
     assert reply.pause == timedelta(minutes=2)
 
 
+@pytest.mark.parametrize("status", [200, 503])
+async def test_a_pause_that_cannot_be_read_is_none(secret: Path, status: int) -> None:
+    async with EventReceiver(lambda _: status) as receiver, a_sink(receiver.url, secret) as sink:
+        receiver.headers = {"Retry-After": "Fri, 02 Jan 2026 10:00:00 +999999999999999999"}
+        reply = await sink.send("e1", BODY)
+
+    assert (reply.reason, reply.pause) == (str(status), timedelta(0))
+
+
+async def test_a_sink_that_took_an_event_asks_for_no_pause(secret: Path) -> None:
+    async with EventReceiver() as receiver, a_sink(receiver.url, secret) as sink:
+        receiver.headers = {"Retry-After": "120"}
+        assert await sink.send("e1", BODY) == SinkReply(SinkVerdict.TAKEN, "200")
+
+
+async def test_a_host_that_cannot_be_a_name_is_asked_later(secret: Path) -> None:
+    async with a_sink(f"https://{'x' * 64}.example/", secret) as sink:
+        assert (await sink.send("e1", BODY)).verdict is SinkVerdict.LATER
+
+
 async def test_a_sink_that_does_not_answer_is_given_up_in_time(
     secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,9 +29,12 @@ def _path_of(value: object) -> object:
 
 def _webhook(text: str) -> str:
     try:
-        return WebhookAddress(text).text
+        webhook = WebhookAddress(text)
     except InvalidInput as error:
         raise ValueError(str(error)) from error
+    if not webhook.is_secured:
+        raise ValueError("give it by https: http:// is for loopback alone")
+    return text
 
 
 class EventSecret(DeliverySection):
@@ -78,7 +81,8 @@ class EventStream(DeliverySection):
     webhook: (
         Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_webhook)] | None
     ) = None
-    """URL that gets a signed POST for each event, as Standard Webhooks has it."""
+    """URL that gets a signed POST for each event, as Standard Webhooks has it. http is for loopback
+    alone."""
 
     secret: EventSecret | None = None
     """Secrets that sign the requests of a webhook."""

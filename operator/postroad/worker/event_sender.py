@@ -1,7 +1,7 @@
 """Sends events to their sinks: those of one mail in order, those of others beside them.
 
-A sink that is down gets one round of requests after ever longer pauses. What waits for it is
-bounded: beyond that the oldest events are dropped, counted and logged.
+A sink that is down gets one round of requests after ever longer pauses. What waits for a sink that
+is down or slow is bounded: beyond that the oldest events are dropped, counted and logged.
 Source: ADR 0089."""
 
 import asyncio
@@ -40,7 +40,7 @@ MAX_TRIES = 10
 back those behind it for ever."""
 
 LOOK = timedelta(seconds=10)
-"""Between two looks whether a stream is full, while its sink is down; and of two log lines."""
+"""Between two looks whether a stream is full, and between two log lines."""
 
 
 class _Event(NamedTuple):
@@ -73,6 +73,7 @@ class EventSender:
         self._labels = (*of_queue(queue), stream)
         self._pause, self._asked = FIRST_PAUSE, timedelta(0)
         self._is_down = False
+        self._look_at = clock.elapsed() + LOOK
         self._tries = Counter[str]()
         self._unlogged, self._logged_at = 0, -LOOK
 
@@ -97,27 +98,40 @@ class EventSender:
         """Send a batch; return False where some of it is to come again."""
         begun = self._clock.elapsed()
         while left:
-            if self._is_down and await self._spool.is_full(self._stream):
+            if await self._is_full():
                 await self._drop(left, "full")
                 return True
             left = await self._round(left)
-            if left:
+            if left and self._is_down:
                 await self._rest()
                 if self._clock.elapsed() - begun > MAX_HELD:
                     return False
         return True
+
+    @property
+    def _is_to_look(self) -> bool:
+        return self._clock.elapsed() >= self._look_at
+
+    async def _is_full(self) -> bool:
+        """Look whether the stream is full, when it is time; again at once where it was."""
+        if not self._is_to_look:
+            return False
+        is_full = await self._spool.is_full(self._stream)
+        self._look_at = self._clock.elapsed() + (timedelta(0) if is_full else LOOK)
+        return is_full
 
     async def _rest(self) -> None:
         """Wait after a round that failed, until the stream is full at most."""
         pause = self._pause * (1 + 0.1 * self._randomness.uniform())
         left = max(pause, min(self._asked, MAX_ASKED))
         self._pause = min(2 * self._pause, MAX_PAUSE)
-        while left > timedelta(0) and not await self._spool.is_full(self._stream):
+        while left > timedelta(0) and not await self._is_full():
             await self._clock.sleep(min(left, LOOK))
             left -= LOOK
 
     async def _round(self, events: Sequence[_Event]) -> list[_Event]:
-        """Send each event once, none after one has failed; return those that are left."""
+        """Send each event once, none after one has failed or when it is time to look; return those
+        that are left."""
         mails: dict[str, list[_Event]] = {}
         for each in events:
             mails.setdefault(each.mail, []).append(each)
@@ -129,7 +143,9 @@ class EventSender:
             nonlocal taken
             while waiting and not failed:
                 for event in waiting.pop(0):
-                    reply = await self._sink.send(event.event_id, event.waiting.body)
+                    if self._is_to_look:
+                        return
+                    reply = await self._reply_to(event)
                     if reply.verdict is SinkVerdict.LATER:
                         failed[event.event_id] = reply
                         break
@@ -144,6 +160,12 @@ class EventSender:
         self._note(failed)
         left = [each for each in events if each.event_id not in ended]
         return await self._without_hopeless(left, failed) if taken and failed else left
+
+    async def _reply_to(self, event: _Event) -> SinkReply:
+        try:
+            return await self._sink.send(event.event_id, event.waiting.body)
+        except Exception as error:  # else a bug would be tried each second, without a bound
+            return SinkReply(SinkVerdict.LATER, type(error).__name__)
 
     def _note(self, failed: dict[str, SinkReply]) -> None:
         if bool(failed) != self._is_down:

@@ -43,6 +43,14 @@ events:
     )
 
 
+def test_http_is_for_loopback(tmp_path: Path) -> None:
+    hooks = ("http://127.0.0.1:8080/", "http://[::1]/", "http://LOCALHOST/")
+    text = ", ".join(
+        f"{{name: s{at}, webhook: '{each}', secret: {{file: s}}}}" for at, each in enumerate(hooks)
+    )
+    assert len(read(tmp_path, f"events: [{text}]")) == 3
+
+
 HOOK = "webhook: 'https://x.example/', secret: {file: s}"
 
 
@@ -58,6 +66,8 @@ HOOK = "webhook: 'https://x.example/', secret: {file: s}"
         ("{name: a, amqp: {exchange: postroad.mail.out}}", "events[0].amqp.exchange"),
         ("{name: a, amqp: {exchange: postroad.events.out}}", "events[0].amqp.exchange"),
         ("{name: a, file: x}", "write the whole path"),
+        ("{name: a, webhook: 'http://x.example/', secret: {file: s}}", "by https"),
+        ("{name: a, webhook: 'http://127.0.0.1.x.example/', secret: {file: s}}", "by https"),
         ("{name: a, webhook: 'ftp://x', secret: {file: s}}", "a webhook has a URL such as"),
         ("{name: a, webhook: 'https://u:p@x/', secret: {file: s}}", "no login"),
         ("{name: a, webhook: 'https://x/', secret: {}}", "give either secretRef"),

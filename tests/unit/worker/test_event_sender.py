@@ -70,7 +70,7 @@ class ListSink:
         self.reply = reply
         self.asked: list[str] = []
         self.taken: list[str] = []
-        self.at_once = self.most_at_once = 0
+        self.at_once = self.most_at_once = self.calls = 0
         self.is_closed = False
 
     async def send(self, event_id: str, body: bytes) -> SinkReply:
@@ -78,8 +78,9 @@ class ListSink:
         self.most_at_once = max(self.most_at_once, self.at_once)
         await asyncio.sleep(0)
         self.at_once -= 1
-        self.asked.append(event_id)
+        self.calls += 1
         reply = self.reply(event_id)
+        self.asked.append(event_id)
         if reply is TAKEN:
             self.taken.append(event_id)
         return reply
@@ -233,6 +234,42 @@ async def test_a_sink_with_room_keeps_events_beyond_the_bound() -> None:
         await until(lambda: not spool.left)
 
     assert len(sink.taken) == 300
+
+
+@pytest.mark.parametrize("mails", [300, 1])
+async def test_of_a_sink_slower_than_its_events_the_oldest_go(mails: int) -> None:
+    queue = f"mail.slow{mails}"
+    spool = ListSpool([event(number % mails, number) for number in range(300)])
+    spool.most = 100
+    sink = ListSink()
+    async with sending(spool, sink, queue) as clock:
+
+        def after_a_while(_: str) -> SinkReply:
+            clock.jump(timedelta(seconds=3))
+            return TAKEN
+
+        sink.reply = after_a_while
+        await until(lambda: not spool.left)
+
+    assert 100 < counted(queue, "full") < 260
+    assert len(sink.taken) == 300 - counted(queue, "full")
+
+
+async def test_an_error_of_a_sink_is_a_failure_with_ever_longer_pauses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_: str) -> SinkReply:
+        raise OverflowError("a bug")
+
+    spool, sink = ListSpool([event(1)]), ListSink(fail)
+    async with sending(spool, sink) as clock:
+        await until(lambda: sum(clock.waits, timedelta(0)) > timedelta(hours=1))
+        assert sink.calls < 30
+        sink.reply = lambda _: TAKEN
+        await until(lambda: not spool.left)
+
+    (line,) = (vars(each) for each in caplog.records)
+    assert (line["message"], line["why"]) == ("a sink of events fails", ["OverflowError"])
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class EventWebhook:
             ) as response:
                 reply = self._reply_of(response)
                 await pass_over(response)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return SinkReply(SinkVerdict.LATER, type(error).__name__)
         return reply
 
@@ -77,8 +77,10 @@ class EventWebhook:
         if response.status == GONE:  # wants no more; an administrator may see to it meanwhile
             return SinkReply(SinkVerdict.LATER, "410", MAX_BACKOFF)
         outcome = outcome_of_status(response.status, self._webhook.url.host)
-        pause = backoff_of(response.headers.get("Retry-After"), self._clock.now())
-        return SinkReply(_VERDICTS[outcome.kind], str(response.status), pause)
+        verdict, pause = _VERDICTS[outcome.kind], timedelta(0)
+        if verdict is SinkVerdict.LATER:
+            pause = backoff_of(response.headers.get("Retry-After"), self._clock.now())
+        return SinkReply(verdict, str(response.status), pause)
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:

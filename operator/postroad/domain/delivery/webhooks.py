@@ -31,6 +31,8 @@ MIN_SECRET, MAX_SECRETS = 24, 4
 MAX_BACKOFF = timedelta(hours=1)
 """That `Retry-After` can ask for."""
 
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
 _UNPROVEN = (
     HTTPStatus.UNAUTHORIZED,
     HTTPStatus.FORBIDDEN,
@@ -83,6 +85,11 @@ class WebhookAddress:
     @property
     def host(self) -> str:
         return urlsplit(self.text).hostname or ""
+
+    @property
+    def is_secured(self) -> bool:
+        """True if nothing between reads what is sent: over HTTPS, or on loopback."""
+        return self.origin.startswith("https://") or self.host in LOOPBACK
 
     @property
     def name(self) -> str:
@@ -232,7 +239,7 @@ def backoff_of(retry_after: str | None, now: datetime) -> timedelta:
     else:
         try:
             until = parsedate_to_datetime(text)
-        except (TypeError, ValueError):
+            asked = (until if until.tzinfo else until.replace(tzinfo=UTC)) - now
+        except (TypeError, ValueError, OverflowError):
             return timedelta(0)
-        asked = (until if until.tzinfo else until.replace(tzinfo=UTC)) - now
     return max(timedelta(0), min(asked, MAX_BACKOFF))
