@@ -4,17 +4,19 @@ A change is synced before it returns. A file that is damaged is put aside, and a
 must not wait for events. Source: ADR 0089."""
 
 import asyncio
+import fcntl
+import os
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
-from threading import Lock
 from typing import Any, TypeVar
 
-from postroad.adapters.disk.files import PRIVATE_FILE, DiskFiles, Translated
+from postroad.adapters.disk.files import PRIVATE_FILE, DiskFiles, ThreadPool, Translated
 from postroad.domain.delivery.events import StreamEvent
-from postroad.errors import InvalidSettings, StoreFailed, StoreFull
+from postroad.errors import InvalidSettings, PostroadError, StoreFailed, StoreFull
 from postroad.ports.events import (
     MAX_BATCH,
     MAX_WAITING,
@@ -31,6 +33,9 @@ BUSY_SECONDS = 30
 LOOK_SECONDS = 1.0
 """Between two looks for events of other processes."""
 
+MAX_LAST_CHANGE = 5.0
+"""Seconds, when the events of a stream are no longer asked for: what is not removed comes again."""
+
 _TABLE = """
     CREATE TABLE IF NOT EXISTS events (
         number INTEGER PRIMARY KEY AUTOINCREMENT, stream TEXT NOT NULL, body BLOB NOT NULL
@@ -40,24 +45,33 @@ _BY_STREAM = "CREATE INDEX IF NOT EXISTS by_stream ON events (stream, number)"
 _OLDEST = "SELECT number, body FROM events WHERE stream = ? ORDER BY number LIMIT ?"
 _BEYOND = "SELECT 1 FROM events WHERE stream = ? LIMIT 1 OFFSET ?"
 _ADD = "INSERT INTO events (stream, body) VALUES (?, ?)"
-_REMOVE = "DELETE FROM events WHERE number = ?"
-_DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+_REMOVE = "DELETE FROM events WHERE number = ? AND body = ?"
+"""A file that another process began anew has the same numbers for other events."""
+
+_DAMAGED = (
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_ERROR,  # of statements that never change: the schema is another one
+    sqlite3.SQLITE_CONSTRAINT,
+)
 
 _log = logger("events")
 
 
 class FileEventSpool:
-    """`ports.events.EventSpool` over a file, which the first event makes."""
+    """`ports.events.EventSpool` over a file, which the first event makes. Its thread is its own:
+    other processes may hold it up."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._lock = Lock()
+        self._thread = ThreadPool(1, "events")
         self._opened: sqlite3.Connection | None = None
+        self._opened_place: tuple[int, int] | None = None
         self._appended = asyncio.Event()
 
     async def append(self, events: Sequence[StreamEvent]) -> None:
         rows = [(stream, body) for stream, _, body in events]
-        await asyncio.to_thread(self._change, _ADD, rows)
+        await self._thread.run(self._change, _ADD, rows)
         self._appended.set()
 
     async def batches(self, stream: str) -> AsyncGenerator[Sequence[WaitingEvent], None]:
@@ -67,18 +81,20 @@ class FileEventSpool:
         try:
             while True:
                 self._appended.clear()
-                rows = await asyncio.to_thread(self._read, _OLDEST, stream, MAX_BATCH)
+                rows = await self._thread.run(self._read, _OLDEST, stream, MAX_BATCH)
                 if not rows:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._appended.wait(), LOOK_SECONDS)
                     continue
-                done: list[tuple[int]] = []
+                done: list[tuple[int, bytes]] = []
                 try:
-                    yield [WaitingEvent(bytes(body), partial(_end, done, at)) for at, body in rows]
+                    yield [WaitingEvent(body, partial(_end, done, at, body)) for at, body in rows]
                 except BaseException:
-                    self._change(_REMOVE, done)  # here: what is closed cannot wait for a thread
+                    last = self._thread.run(self._change, _REMOVE, done)
+                    with suppress(TimeoutError, PostroadError):
+                        await asyncio.wait_for(last, MAX_LAST_CHANGE)
                     raise
-                await asyncio.to_thread(self._change, _REMOVE, done)
+                await self._thread.run(self._change, _REMOVE, done)
         finally:
             lock.release()
 
@@ -88,7 +104,7 @@ class FileEventSpool:
         )
 
     async def is_full(self, stream: str) -> bool:
-        return bool(await asyncio.to_thread(self._read, _BEYOND, stream, MAX_WAITING))
+        return bool(await self._thread.run(self._read, _BEYOND, stream, MAX_WAITING))
 
     def _change(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
         def step(opened: sqlite3.Connection) -> None:
@@ -100,43 +116,89 @@ class FileEventSpool:
         return self._run(lambda opened: opened.execute(statement, values).fetchall())
 
     def _run(self, step: Callable[[sqlite3.Connection], T]) -> T:
-        with self._lock:
+        try:
             try:
                 return self._step(step)
             except sqlite3.DatabaseError as error:
-                code = getattr(error, "sqlite_errorcode", 0)
-                if code == sqlite3.SQLITE_FULL:
-                    raise StoreFull(f"there is no room left to write {self._file}") from error
-                if code not in _DAMAGED:
-                    raise StoreFailed(f"events in {self._file} cannot be kept: {error}") from error
-                self._put_aside()
+                if _code_of(error) not in _DAMAGED:
+                    raise
+                self._put_aside(error)
                 return self._step(step)
+        except sqlite3.DatabaseError as error:
+            if _code_of(error) == sqlite3.SQLITE_FULL:
+                raise StoreFull(f"there is no room left to write {self._file}") from error
+            raise StoreFailed(f"events in {self._file} cannot be kept: {error}") from error
 
     def _step(self, step: Callable[[sqlite3.Connection], T]) -> T:
-        if self._opened is None:
+        while True:
+            opened = self._opened or self._open()
+            with opened:
+                result = step(opened)
+            if self._place() == self._opened_place:
+                return result
+            self._close()  # another process has put it aside, so that no one would send from there
+
+    def _place(self) -> tuple[int, int] | None:
+        """Return which file has the name now, None without one."""
+        with suppress(FileNotFoundError), Translated("stat", self._file):
+            found = self._file.stat()
+            return found.st_dev, found.st_ino
+        return None
+
+    def _open(self) -> sqlite3.Connection:
+        with self._alone():
             with Translated("create", self._file):
                 self._file.touch(PRIVATE_FILE)
-            self._opened = sqlite3.connect(
-                self._file, timeout=BUSY_SECONDS, check_same_thread=False
-            )
-            self._opened.execute("PRAGMA journal_mode = WAL")
-            self._opened.execute("PRAGMA synchronous = FULL")
-            with self._opened:
-                self._opened.execute(_TABLE)
-                self._opened.execute(_BY_STREAM)
-            DiskFiles().sync_directory(self._file.parent)
-        with self._opened:
-            return step(self._opened)
+            self._opened_place = self._place()
+            opened = sqlite3.connect(self._file, timeout=BUSY_SECONDS, check_same_thread=False)
+            try:
+                opened.execute("PRAGMA journal_mode = WAL")
+                opened.execute("PRAGMA synchronous = FULL")
+                with opened:
+                    opened.execute(_TABLE)
+                    opened.execute(_BY_STREAM)
+                DiskFiles().sync_directory(self._file.parent)
+            except BaseException:
+                opened.close()
+                raise
+            self._opened = opened
+            return opened
 
-    def _put_aside(self) -> None:
-        _log.error("events were damaged, and are put aside", file=str(self._file))
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from opening the file, and from putting it aside."""
+        name = Path(f"{self._file}.lock")
+        with Translated("lock", name):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            lock = os.open(name, flags, PRIVATE_FILE)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _close(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
-        for end in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                Path(f"{self._file}{end}").replace(f"{self._file}.damaged{end}")
+
+    def _put_aside(self, error: sqlite3.DatabaseError) -> None:
+        self._close()
+        with self._alone():
+            if self._place() != self._opened_place:
+                return  # another process was first, and this is its new one
+            names = (f"{self._file}.damaged{'.' * bool(at)}{at or ''}" for at in count())
+            aside = next(each for each in names if not Path(each).exists())
+            _log.error("events were damaged, and are put aside", file=aside, error=str(error))
+            for end in ("-wal", "-shm", ""):  # last: a new one must not meet an old log
+                with suppress(FileNotFoundError):
+                    Path(f"{self._file}{end}").replace(f"{aside}{end}")
 
 
-async def _end(done: list[tuple[int]], number: int) -> None:
-    done.append((number,))
+def _code_of(error: sqlite3.DatabaseError) -> int:
+    """Return the primary code: of each, SQLite has extended ones in the octets above."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+async def _end(done: list[tuple[int, bytes]], number: int, body: bytes) -> None:
+    done.append((number, body))
