@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from math import inf
 from pathlib import Path
 
 from postroad.adapters.clocks import MachineClock
@@ -21,9 +22,20 @@ from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.errors import InvalidSettings
 from postroad.ports.events import EventSink, EventSpool
 from postroad.ports.mail_queue import MailQueue
+from postroad.telemetry.logs import logger
+from postroad.telemetry.metrics import EVENTS, of_queue
+
+_log = logger("events")
 
 MAX_APPENDED = 1000
 """Events that are made durable together."""
+
+MAX_LEFT = 10_000
+"""Events of accepted mail that are in memory although their clients have their replies. Beyond it
+the oldest go."""
+
+LOG_SECONDS = 10
+"""Of two log lines about it."""
 
 
 class SpooledEvents:
@@ -33,9 +45,15 @@ class SpooledEvents:
     def __init__(self, spool: EventSpool, rules: Sequence[EventRule]) -> None:
         self.rules = rules
         self._spool = spool
-        self._waiting: deque[StreamEvent] = deque()
+        self._waiting: dict[int, StreamEvent] = {}
+        """By their numbers, and in their order."""
+
+        self._accepted: deque[tuple[int, str]] = deque()
+        """Numbers of those of accepted mail, and its queue."""
+
         self._noted = self._durable = 0
-        self._appending = asyncio.Lock()
+        self._appending: asyncio.Task[None] | None = None
+        self._unlogged, self._logged_at = 0, -inf
 
     @property
     def is_on(self) -> bool:
@@ -52,26 +70,51 @@ class SpooledEvents:
         self._add(attempt_events(self.rules, attempted, envelope, outcomes, given_up=given_up))
 
     def note_accepted(self, accepted: AcceptedMail) -> None:
+        before = self._noted
         self._add(accepted_events(self.rules, accepted))
+        self._accepted.extend((at + 1, accepted.queue) for at in range(before, self._noted))
 
     def _add(self, events: Iterable[StreamEvent]) -> None:
-        before = len(self._waiting)
-        self._waiting.extend(events)
-        self._noted += len(self._waiting) - before
+        for each in events:
+            self._noted += 1
+            self._waiting[self._noted] = each
 
     async def flush(self) -> None:
         target = self._noted
-        while self._durable < target:
-            async with self._appending:
-                if self._durable < target:
-                    await self._append()
+        try:
+            while self._durable < target:
+                if self._appending is None or self._appending.done():
+                    self._appending = asyncio.create_task(self._append())
+                # Shielded: what is cancelled may be kept all the same, and would be so twice.
+                await asyncio.shield(self._appending)
+        except BaseException:
+            self._drop_oldest(target)
+            raise
 
     async def _append(self) -> None:
-        together = list(islice(self._waiting, MAX_APPENDED))
-        await self._spool.append(together)
-        for _ in together:
-            self._waiting.popleft()
-        self._durable += len(together)
+        together = dict(islice(self._waiting.items(), MAX_APPENDED))
+        await self._spool.append(list(together.values()))
+        self._durable = max(together, default=self._noted)
+        for each in together:
+            self._waiting.pop(each, None)
+        while self._accepted and self._accepted[0][0] <= self._durable:
+            self._accepted.popleft()
+
+    def _drop_oldest(self, target: int) -> None:
+        """Drop events of accepted mail, up to a number: those of outcomes keep back their mail."""
+        dropped: list[StreamEvent] = []
+        while len(self._accepted) > MAX_LEFT and self._accepted[0][0] <= target:
+            number, queue = self._accepted.popleft()
+            dropped.append(self._waiting.pop(number))
+            EVENTS.labels(*of_queue(queue), dropped[-1][0], "full").inc()
+        self._unlogged += len(dropped)
+        now = asyncio.get_running_loop().time()
+        if dropped and now - self._logged_at >= LOG_SECONDS:
+            streams, first = sorted({each[0] for each in dropped}), str(dropped[0][1])
+            _log.error(
+                "events dropped", streams=streams, count=self._unlogged, result="full", first=first
+            )
+            self._unlogged, self._logged_at = 0, now
 
 
 def event_spool_of(queue: MailQueue) -> EventSpool:
