@@ -48,7 +48,7 @@ LINGER = timedelta(seconds=1)
 client may lose replies that it has not read."""
 
 _OF_A_MAIL = frozenset((b"MAIL", b"RCPT"))
-_ANSWERED_LATER = frozenset((START_TLS, LOG_IN, LOOK_UP, READ_CHUNK))
+_ANSWERED_LATER = START_TLS, LOG_IN, LOOK_UP, READ_CHUNK  # no set: the hash of a member costs more
 _Result = TypeVar("_Result")
 
 BURST = 20
