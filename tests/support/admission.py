@@ -158,6 +158,9 @@ def own_violations(schema: Schema, value: Any) -> Iterator[str]:
     if kind and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
         yield f"Invalid type: {value!r}: must be of type {schema['type']}"
         return
+    if schema.get("x-kubernetes-int-or-string") and type(value) not in (int, str):
+        yield f"Invalid type: {value!r}: must be an integer or a string"
+        return
     if "enum" in schema and value not in schema["enum"]:
         yield f"Unsupported value: {value!r}"
     if isinstance(value, str):
