@@ -26,6 +26,7 @@
     │   │       └── HistoryTooNew   a later release wrote to the history (a ViewRefused)
     │   ├── NotPublished        the message was not sent (a BrokerUnavailable)
     │   ├── Unroutable          the broker has no queue behind the exchange
+    │   ├── StreamRefused       the broker refused where one stream of events is to wait
     │   ├── ExchangeGone        as Unroutable, of a message that the broker may have stored
     │   ├── Undecodable         the view holds what this release cannot decode
     │   ├── BlobMissing         no object under this key
@@ -192,6 +193,16 @@ class Unroutable(BrokerError):
 
     transient = True
     hint = f"the operator declares what is missing; without one, {CREATE}"
+
+
+class StreamRefused(BrokerError):
+    """RabbitMQ refused where events of one stream are to wait, and nothing else."""
+
+    hint = "the operator declares it; delete a queue that was declared otherwise"
+
+    def __init__(self, stream: str, why: str) -> None:
+        super().__init__(why)
+        self.stream = stream
 
 
 class ExchangeGone(BrokerError):

@@ -22,7 +22,7 @@ from postroad.adapters.rabbitmq.connection import Access
 from postroad.adapters.rabbitmq.event_queues import RabbitMQEventSpool
 from postroad.adapters.rabbitmq.queue_users import permissions_of
 from postroad.domain.queues.names import QueueName
-from postroad.errors import ServerError
+from postroad.errors import ServerError, StreamRefused
 
 pytestmark = pytest.mark.needs("rabbitmq")
 
@@ -106,6 +106,9 @@ async def test_pods_use_streams_of_their_own_queue_and_declare_none(users: Users
         await waiting.done()
     with pytest.raises(ServerError, match="ACCESS_REFUSED"):
         await RabbitMQEventSpool(pod, theirs).append([event])
+    with pytest.raises(StreamRefused) as refused:
+        await spool.append([event, ("other", uuid4(), b"{}")])
+    assert refused.value.stream == "other"
     for arguments in (elsewhere, {"x-queue-type": "quorum"}):
         own = topology.DeclaredQueue(f"{ours.exchange}.events.mine", bindings, arguments)
         with pytest.raises(ServerError, match="ACCESS_REFUSED"):

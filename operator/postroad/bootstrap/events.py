@@ -1,7 +1,7 @@
 """Events of a process: to where they wait for their sender, and the sinks that settings name."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import inf
@@ -19,7 +19,7 @@ from postroad.domain.delivery.events import (
     attempt_events,
 )
 from postroad.domain.mail.mail import Envelope, Outcome
-from postroad.errors import InvalidSettings
+from postroad.errors import InvalidSettings, StreamRefused
 from postroad.ports.events import EventSink, EventSpool
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger
@@ -38,12 +38,18 @@ LOG_SECONDS = 10
 """Of two log lines about it."""
 
 
+REFUSED_SECONDS = 10.0
+"""For which a stream that the broker refuses is not tried again."""
+
+
 class SpooledEvents:
     """`ports.events.EventLog` over a spool: events that wait at the same time go there together.
     `rules` may be replaced at any time. Belongs to one event loop."""
 
-    def __init__(self, spool: EventSpool, rules: Sequence[EventRule]) -> None:
+    def __init__(self, spool: EventSpool, rules: Sequence[EventRule], queue: str) -> None:
         self.rules = rules
+        self._queue = queue
+        self._refused: dict[str, float] = {}
         self._spool = spool
         self._waiting: dict[int, StreamEvent] = {}
         """By their numbers, and in their order."""
@@ -93,7 +99,7 @@ class SpooledEvents:
 
     async def _append(self) -> None:
         together = dict(islice(self._waiting.items(), MAX_APPENDED))
-        await self._spool.append(list(together.values()))
+        await self._keep(list(together.values()))
         self._durable = max(together, default=self._noted)
         for each in together:
             self._waiting.pop(each, None)
@@ -115,6 +121,30 @@ class SpooledEvents:
                 "events dropped", streams=streams, count=self._unlogged, result="full", first=first
             )
             self._unlogged, self._logged_at = 0, now
+
+    async def _keep(self, events: Sequence[StreamEvent]) -> None:
+        """Make events durable. Those of a stream that was taken out, or that the broker refuses,
+        are dropped: they would hold up the outcomes of all mail."""
+        now, declared = asyncio.get_running_loop().time(), {each.name for each in self.rules}
+        left = [each for each in events if each[0] in declared]
+        refused = {each for each, until in self._refused.items() if until > now}
+        while True:
+            for stream, number in Counter(each for each, _, _ in left if each in refused).items():
+                EVENTS.labels(*of_queue(self._queue), stream, "refused").inc(number)
+            left = [each for each in left if each[0] not in refused]
+            try:
+                if left:
+                    await self._spool.append(left)
+            except StreamRefused as error:
+                if error.stream not in self._refused:
+                    names = {"queue": self._queue, "stream": error.stream}
+                    _log.error("events of a stream are dropped", **names, error=error.explain())
+                self._refused[error.stream] = now + REFUSED_SECONDS
+                refused = {error.stream}
+            else:
+                break
+        for stream in {each for each, _, _ in left}:
+            self._refused.pop(stream, None)
 
 
 def event_spool_of(queue: MailQueue) -> EventSpool:

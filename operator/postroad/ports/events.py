@@ -49,7 +49,8 @@ class EventSpool(Protocol):
     concurrently, also by several processes. Raises: ServerError, StoreFailed, StoreFull."""
 
     async def append(self, events: Sequence[StreamEvent]) -> None:
-        """Keep events, in their order. Durable when it returns; after an error some may be kept."""
+        """Keep events, in their order. Durable when it returns; after an error some may be kept.
+        Raises: StreamRefused where those of one stream cannot be kept; then none are."""
 
     def batches(self, stream: str) -> AsyncGenerator[Sequence[WaitingEvent], None]:
         """Yield events of a stream, the oldest first, at most MAX_BATCH together; wait for some.

@@ -50,7 +50,7 @@ class ListSpool:
 async def receive(
     queue: RecordingQueue, spool: ListSpool, rule: EventRule, content: bytes = CONTENT
 ) -> tuple[Reply, SpooledEvents]:
-    events = SpooledEvents(cast("EventSpool", spool), [rule])
+    events = SpooledEvents(cast("EventSpool", spool), [rule], "test.recording")
     context = IntakeContext(
         cast("MailQueue", queue),
         Offer("intake.example", 2**20),
@@ -144,7 +144,7 @@ class HeldSpool(ListSpool):
 async def test_events_that_a_slow_spool_keeps_later_are_kept_once() -> None:
     queue = RecordingQueue()
     spool = HeldSpool(queue)
-    events = SpooledEvents(cast("EventSpool", spool), [PLAIN])
+    events = SpooledEvents(cast("EventSpool", spool), [PLAIN], "test.recording")
     events.note_accepted(MAIL)
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -164,7 +164,7 @@ async def test_beyond_so_many_events_that_no_client_waits_for_the_oldest_go(
     monkeypatch.setattr(events_module, "MAX_APPENDED", 3)
     queue = RecordingQueue()
     spool = ListSpool(queue, *(StoreFull("full") for _ in range(6)))
-    events = SpooledEvents(cast("EventSpool", spool), [PLAIN])
+    events = SpooledEvents(cast("EventSpool", spool), [PLAIN], "test.recording")
     labels = {"namespace": "mail", "name": "out", "stream": "all", "result": "full"}
     before = REGISTRY.get_sample_value("postroad_events_total", labels) or 0
     events.note(ATTEMPT, MAIL.envelope, {"b@one.example": Outcome.delivered("250 ok")})
@@ -188,7 +188,7 @@ async def test_events_that_clients_wait_for_are_not_dropped(
     monkeypatch.setattr(events_module, "MAX_LEFT", 5)
     queue = RecordingQueue()
     spool = ListSpool(queue)
-    events = SpooledEvents(cast("EventSpool", spool), [PLAIN])
+    events = SpooledEvents(cast("EventSpool", spool), [PLAIN], "test.recording")
     for _ in range(6):
         events.note_accepted(MAIL)
 

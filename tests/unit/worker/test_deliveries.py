@@ -12,6 +12,7 @@ import pytest
 import structlog.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 
 from postroad.bootstrap.events import SpooledEvents
 from postroad.domain.delivery.attempts import Attempted, AttemptOutcomes
@@ -29,6 +30,7 @@ from postroad.errors import (
     QueueClosed,
     StoreFull,
     StoreUnavailable,
+    StreamRefused,
 )
 from postroad.ports.delivery import AttemptLog
 from postroad.ports.events import EventLog, EventSpool
@@ -502,7 +504,7 @@ class NotedSpool:
 
 
 def noted(spool: NotedSpool) -> SpooledEvents:
-    return SpooledEvents(cast("EventSpool", spool), [EventRule("all")])
+    return SpooledEvents(cast("EventSpool", spool), [EventRule("all")], "mail.out")
 
 
 @pytest.mark.parametrize(
@@ -554,6 +556,58 @@ async def test_nothing_is_recorded_until_its_events_can_be_kept() -> None:
 
     assert item.steps == [("events", ["Delivered"]), ("done",)]
     assert [each.total_seconds() for each in clock.waits] == [1, 2, 4]
+
+
+class SpoolOfMany(NotedSpool):
+    """Refuses the stream `bad`, and keeps others."""
+
+    is_away = False
+
+    async def append(self, events: Sequence[StreamEvent]) -> None:
+        await asyncio.sleep(0)
+        if "bad" in {stream for stream, _, _ in events}:
+            raise BrokerUnavailable("away") if self.is_away else StreamRefused("bad", "403")
+        await super().append(events)
+
+
+def dropped(queue: str) -> float:
+    labels = dict(zip(("namespace", "name"), queue.split("."), strict=True))
+    labels |= {"stream": "bad", "result": "refused"}
+    return REGISTRY.get_sample_value("postroad_events_total", labels) or 0.0
+
+
+async def test_a_stream_that_the_broker_refuses_holds_up_no_outcome(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    rules, before = [EventRule("bad"), EventRule("all")], dropped("mail.out")
+    item = OneItem("a@b")
+    spool = SpoolOfMany(item)
+    events = SpooledEvents(cast("EventSpool", spool), rules, "mail.out")
+
+    for _ in range(2):
+        clock = await deliver(item, Answers({"a@b": YES}), events=events)
+        assert clock.waits == []
+
+    assert item.steps == [("events", ["Delivered"]), ("done",)] * 2
+    assert dropped("mail.out") - before == 2
+    assert caplog.messages.count("events of a stream are dropped") == 1
+
+
+async def test_events_of_a_stream_that_was_taken_out_hold_up_no_outcome() -> None:
+    item = OneItem("a@b")
+    spool = SpoolOfMany(item)
+    spool.is_away = True
+    events = SpooledEvents(cast("EventSpool", spool), [EventRule("bad")], "mail.out")
+    delivering = asyncio.create_task(deliver(item, Answers({"a@b": YES}), events=events))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert item.steps == []
+
+    events.rules = [EventRule("all")]
+    await delivering
+
+    assert item.steps[-1] == ("done",)
 
 
 async def test_without_a_stream_nothing_is_noted_or_kept() -> None:

@@ -19,7 +19,7 @@ from postroad.adapters.rabbitmq.management import Vhost
 from postroad.adapters.rabbitmq.publisher import Publisher
 from postroad.domain.delivery.events import StreamEvent
 from postroad.domain.queues.names import QueueName
-from postroad.errors import ServerError, Unroutable
+from postroad.errors import BrokerRefused, ServerError, StreamRefused, Unroutable
 from postroad.ports.events import (
     MAX_BATCH,
     MAX_WAITING,
@@ -51,11 +51,15 @@ class RabbitMQEventSpool:
 
     async def _find(self, stream: str) -> None:
         """Bind the queue of a stream; declare it where it is missing, which users of one mail queue
-        may not."""
+        may not. Raises: StreamRefused, ServerError."""
         try:
-            await self._vhost.administer(topology.bind, self._topology(stream))
-        except Unroutable:
-            await self.declare([stream])
+            try:
+                await self._vhost.administer(topology.bind, self._topology(stream))
+            except Unroutable:
+                await self.declare([stream])
+        except BrokerRefused as error:
+            await self._vhost.administer(topology.bind, topology.NOTHING)  # it may refuse us all
+            raise StreamRefused(stream, str(error)) from error
 
     async def append(self, events: Sequence[StreamEvent]) -> None:
         for stream in {each for each, _, _ in events} - self._declared:

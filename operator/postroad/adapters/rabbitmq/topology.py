@@ -79,6 +79,9 @@ class Topology:
     queues: tuple[DeclaredQueue, ...]
 
 
+NOTHING = Topology((), ())
+
+
 @dataclass(frozen=True, slots=True)
 class Count:
     """The ready messages and the consumers of a queue."""

@@ -33,7 +33,7 @@ def events_of(this: Process, streams: Sequence[EventStream]) -> SpooledEvents | 
     """Return the events of a process, which its intake and its worker share; None: its queue keeps
     none. Raises: InvalidSettings where there are streams all the same."""
     if this.events is None and (streams or this.queue.event_spool is not None):
-        this.events = SpooledEvents(event_spool_of(this.queue), rules_of(streams))
+        this.events = SpooledEvents(event_spool_of(this.queue), rules_of(streams), this.queue.name)
     return this.events
 
 
