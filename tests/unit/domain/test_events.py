@@ -156,6 +156,22 @@ def test_a_stream_gets_what_its_filters_take(rule: EventRule, recipients: list[s
     assert [event["data"]["domain"] for _, event in events] == recipients
 
 
+@pytest.mark.parametrize(
+    ("domain", "is_taken"),
+    [
+        ("b\u00fccher.example", True),
+        ("xn--bcher-kva.example", True),
+        ("B\u00dcCHER.example", True),
+        ("[192.0.2.1]", False),
+        ("", False),
+    ],
+)
+def test_a_rule_with_a_labels_takes_recipients_with_u_labels(domain: str, is_taken: bool) -> None:
+    rule = replace(ALL, domains=frozenset({"xn--bcher-kva.example"}))
+
+    assert rule.takes(EventKind.DELIVERED, None, domain) is is_taken
+
+
 def test_each_stream_gets_its_own() -> None:
     events = found(ALL, replace(ALL, name="other"), b=YES)
 

@@ -17,6 +17,7 @@ from uuid import UUID, uuid5
 from postroad.domain.delivery.attempts import Attempted, logged, to_document
 from postroad.domain.delivery.suppressed import NOT_MAILED, token_of
 from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, domain_of
+from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.values.api_names import api_name
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
@@ -55,7 +56,7 @@ class EventRule:
         return (
             (self.kinds is None or kind in self.kinds)
             and (self.tenants is None or tenant in self.tenants)
-            and (self.domains is None or domain in self.domains)
+            and (self.domains is None or _ascii(domain) in self.domains)
         )
 
 
@@ -145,6 +146,14 @@ def _of_mail(rule: EventRule, envelope: Envelope, recipient: str) -> dict[str, A
         found["recipient_sha256"] = _hashed(recipient)
         found["sender_sha256"] = _hashed(envelope.sender) if envelope.sender else ""
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _ascii(domain: str) -> str:
+    """Return a domain as rules have it; as it is where it is none."""
+    try:
+        return ascii_domain(domain)
+    except InvalidInput:
+        return domain
 
 
 def _hashed(address: str) -> str | None:
