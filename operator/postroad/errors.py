@@ -200,7 +200,7 @@ class StreamRefused(BrokerError):
 
     hint = "the operator declares it; delete a queue that was declared otherwise"
 
-    def __init__(self, stream: str, why: str) -> None:
+    def __init__(self, stream: str = "", why: str = "") -> None:
         super().__init__(why)
         self.stream = stream
 
