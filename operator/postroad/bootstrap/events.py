@@ -37,7 +37,6 @@ the oldest go."""
 LOG_SECONDS = 10
 """Of two log lines about it."""
 
-
 REFUSED_SECONDS = 10.0
 """For which a stream that the broker refuses is not tried again."""
 
@@ -54,8 +53,8 @@ class SpooledEvents:
         self._waiting: dict[int, StreamEvent] = {}
         """By their numbers, and in their order."""
 
-        self._accepted: deque[tuple[int, str]] = deque()
-        """Numbers of those of accepted mail, and its queue."""
+        self._accepted: deque[int] = deque()
+        """Numbers of those of accepted mail."""
 
         self._noted = self._durable = 0
         self._appending: asyncio.Task[None] | None = None
@@ -78,7 +77,7 @@ class SpooledEvents:
     def note_accepted(self, accepted: AcceptedMail) -> None:
         before = self._noted
         self._add(accepted_events(self.rules, accepted))
-        self._accepted.extend((at + 1, accepted.queue) for at in range(before, self._noted))
+        self._accepted.extend(range(before + 1, self._noted + 1))
 
     def _add(self, events: Iterable[StreamEvent]) -> None:
         for each in events:
@@ -103,16 +102,15 @@ class SpooledEvents:
         self._durable = max(together, default=self._noted)
         for each in together:
             self._waiting.pop(each, None)
-        while self._accepted and self._accepted[0][0] <= self._durable:
+        while self._accepted and self._accepted[0] <= self._durable:
             self._accepted.popleft()
 
     def _drop_oldest(self, target: int) -> None:
         """Drop events of accepted mail, up to a number: those of outcomes keep back their mail."""
         dropped: list[StreamEvent] = []
-        while len(self._accepted) > MAX_LEFT and self._accepted[0][0] <= target:
-            number, queue = self._accepted.popleft()
-            dropped.append(self._waiting.pop(number))
-            EVENTS.labels(*of_queue(queue), dropped[-1][0], "full").inc()
+        while len(self._accepted) > MAX_LEFT and self._accepted[0] <= target:
+            dropped.append(self._waiting.pop(self._accepted.popleft()))
+            EVENTS.labels(*of_queue(self._queue), dropped[-1][0], "full").inc()
         self._unlogged += len(dropped)
         now = asyncio.get_running_loop().time()
         if dropped and now - self._logged_at >= LOG_SECONDS:

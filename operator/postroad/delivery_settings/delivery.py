@@ -16,7 +16,6 @@ from pydantic import (
     Field,
     StrictBool,
     StrictInt,
-    WithJsonSchema,
     model_validator,
 )
 
@@ -26,6 +25,7 @@ from postroad.delivery_settings.patterns import (
     DeliverySection,
     DomainName,
     Duration,
+    FilePath,
     ServerPattern,
     TenantName,
 )
@@ -188,14 +188,7 @@ class DomainKey(DeliverySection):
     """The key of a Secret that has the private key. Another value is used once the kubelet has
     written it into the pod, within about a minute."""
 
-    file: (
-        Annotated[
-            Path,
-            BeforeValidator(_path_of),
-            WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 1024}),
-        ]
-        | None
-    ) = None
+    file: Annotated[FilePath, BeforeValidator(_path_of)] | None = None
     """File of the private key, in place of secretRef, in a volume that workers.template mounts. A
     relative path begins at the folder of the file of delivery."""
 

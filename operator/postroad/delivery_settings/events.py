@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from postroad.delivery_settings.patterns import (
     AbsolutePath,
     DeliverySection,
     DomainName,
+    FilePath,
     TenantName,
 )
 from postroad.delivery_settings.secret_references import SecretKeyReference
@@ -44,14 +44,7 @@ class EventSecret(DeliverySection):
     secret_ref: SecretKeyReference | None = None
     """The key of a Secret that has them."""
 
-    file: (
-        Annotated[
-            Path,
-            BeforeValidator(_path_of),
-            WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 1024}),
-        ]
-        | None
-    ) = None
+    file: Annotated[FilePath, BeforeValidator(_path_of)] | None = None
     """File that has them, in place of secretRef. A relative path begins at the folder of the file
     of delivery."""
 

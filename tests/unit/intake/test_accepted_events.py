@@ -164,7 +164,7 @@ async def test_beyond_so_many_events_that_no_client_waits_for_the_oldest_go(
     monkeypatch.setattr(events_module, "MAX_APPENDED", 3)
     queue = RecordingQueue()
     spool = ListSpool(queue, *(StoreFull("full") for _ in range(6)))
-    events = SpooledEvents(cast("EventSpool", spool), [PLAIN], "test.recording")
+    events = SpooledEvents(cast("EventSpool", spool), [PLAIN], "mail.out")
     labels = {"namespace": "mail", "name": "out", "stream": "all", "result": "full"}
     before = REGISTRY.get_sample_value("postroad_events_total", labels) or 0
     events.note(ATTEMPT, MAIL.envelope, {"b@one.example": Outcome.delivered("250 ok")})
