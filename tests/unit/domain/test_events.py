@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from postroad.domain.delivery import attempts
 from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.delivery.events import (
     AcceptedMail,
@@ -20,6 +21,7 @@ from postroad.domain.delivery.events import (
 )
 from postroad.domain.delivery.suppressed import SuppressedBy, suppressed
 from postroad.domain.mail.mail import TENANT, Envelope, Origin, Outcome, Responder
+from postroad.domain.smtp.bounces import bounce_of
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 ENVELOPE = Envelope(
@@ -176,6 +178,24 @@ def test_each_stream_gets_its_own() -> None:
     events = found(ALL, replace(ALL, name="other"), b=YES)
 
     assert [stream for stream, _ in events] == ["all", "other"]
+
+
+def test_streams_of_one_form_read_a_reply_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def reading(text: str, *known: Any) -> Any:
+        read.append(text)
+        return bounce_of(text, *known)
+
+    monkeypatch.setattr(attempts, "bounce_of", reading)
+    hashed, plain = (
+        replace(ALL, name=each.value, addresses=each)
+        for each in (EventAddresses.HASHED, EventAddresses.PLAIN)
+    )
+    events = found(ALL, replace(ALL, name="again"), hashed, plain, b=NO, c=LATER)
+
+    assert len(events) == 2 * 4
+    assert read == [NO.text, LATER.text] * 2, "once masked, and once plain"
 
 
 def test_a_repetition_has_the_same_id_and_everything_else_another_one() -> None:

@@ -96,17 +96,20 @@ def attempt_events(
 ) -> Iterator[StreamEvent]:
     """Yield the events of an attempt, those of each stream together, by recipient."""
     kinds = {each: kind_of(outcome, given_up=given_up) for each, outcome in outcomes.items()}
+    documents: dict[tuple[bool, str], dict[str, Any]] = {}
     for rule in rules:
-        wanted = {
-            recipient: outcome
-            for recipient, outcome in outcomes.items()
-            if rule.takes(kinds[recipient], envelope.tenant, domain_of(recipient))
-        }
         plain = rule.addresses is EventAddresses.PLAIN
-        lines = logged(attempted, wanted, with_addresses=plain, given_up=given_up)
-        for recipient, line in zip(wanted, lines, strict=True):
+        wanted = [
+            each for each in outcomes if rule.takes(kinds[each], envelope.tenant, domain_of(each))
+        ]
+        # Once for all streams of a form: to mask a reply takes long beside all else here.
+        new = {each: outcomes[each] for each in wanted if (plain, each) not in documents}
+        lines = logged(attempted, new, with_addresses=plain, given_up=given_up)
+        for recipient, line in zip(new, lines, strict=True):
+            documents[plain, recipient] = to_document(line)
+        for recipient in wanted:
             kind = kinds[recipient]
-            data = {**to_document(line), **_of_mail(rule, envelope, recipient)}
+            data = {**documents[plain, recipient], **_of_mail(rule, envelope, recipient)}
             number = str(attempted.number)
             event_id = _id(attempted.enqueue_id, kind, number, recipient)
             yield rule.name, event_id, _event(event_id, kind, attempted.ended_at, data)
