@@ -45,14 +45,20 @@ LOOK = timedelta(seconds=10)
 
 class _Event(NamedTuple):
     event_id: str
+    """Its id; empty for a body that is no event, which only others than postroad publish."""
+
     mail: str
     waiting: WaitingEvent
 
     @classmethod
     def of(cls, waiting: WaitingEvent) -> "_Event":
-        document = json.loads(waiting.body)
-        data = document["data"]
-        return cls(document["id"], str(data.get("name") or data.get("mail_id")), waiting)
+        try:
+            document = json.loads(waiting.body)
+            event_id, data = document["id"], document["data"]
+            mail = str(data.get("name") or data.get("mail_id"))
+            return cls(event_id if isinstance(event_id, str) else "", mail, waiting)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return cls("", "", waiting)
 
 
 class EventSender:
@@ -97,6 +103,9 @@ class EventSender:
     async def _send(self, left: Sequence[_Event]) -> bool:
         """Send a batch; return False where some of it is to come again."""
         begun = self._clock.elapsed()
+        if foreign := [each for each in left if not each.event_id]:
+            await self._drop(foreign, "refused", "no event")
+            left = [each for each in left if each.event_id]
         while left:
             if await self._is_full():
                 await self._drop(left, "full")

@@ -130,6 +130,19 @@ def counted(queue: str, result: str) -> float:
     return found or 0.0
 
 
+@pytest.mark.parametrize(
+    "body", [b"\xff", b"{", b"[]", b"3", b'{"id": 3, "data": {}}', b'{"id": "1"}', b'{"id": ""}']
+)
+async def test_a_body_that_is_no_event_is_refused_and_the_others_go_on(body: bytes) -> None:
+    spool, sink = ListSpool([event(1), body, event(2)]), ListSink()
+    before = counted("mail.foreign", "refused")
+    async with sending(spool, sink, "mail.foreign"):
+        await until(lambda: not spool.left)
+
+    assert sink.taken == ["1.0", "2.0"]
+    assert counted("mail.foreign", "refused") == before + 1
+
+
 async def test_events_of_a_mail_go_in_order_and_those_of_others_beside_them() -> None:
     bodies = [event(mail, number) for number in range(4) for mail in range(40)]
     spool, sink = ListSpool(bodies), ListSink()
