@@ -12,6 +12,7 @@
     │   ├── UnreadableReference a message of the broker that is no reference to an entry
     │   └── InvalidSettings
     ├── QueueNotFound           nothing was created under this name
+    ├── MailNotFound            no mail waits under this id, and no dead letter
     ├── QueueClosed             the handle was closed
     ├── QueueInUse              consumers read the queue that is to be erased
     ├── ConfigurationError
@@ -128,6 +129,10 @@ class QueueNotFound(PostroadError):
     """Nothing was created under this name."""
 
     hint = f"apply a MailQueue, or {CREATE}"
+
+
+class MailNotFound(PostroadError):
+    """No mail waits under this id, and there is no dead letter of it."""
 
 
 class QueueClosed(PostroadError):

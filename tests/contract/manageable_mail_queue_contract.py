@@ -12,7 +12,7 @@ from contract.queue_harness import Consumer, Harness, names, plain_mail
 from postroad.domain.mail.mail import QUARANTINE
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, MailNotFound
 from postroad.ports.mail_queue import MailQueue, Operation
 
 ALL = Selector.all()
@@ -55,6 +55,45 @@ class ManageableMailQueueContract(_Fixtures):
         assert second >= oldest
         await queue.hold(Selector(name="second"))
         assert (await queue.size()).oldest_due is None
+
+    async def test_listings_and_operations_go_on_after_an_id_and_up_to_another(
+        self, queue: MailQueue
+    ) -> None:
+        for number in range(5):
+            await queue.enqueue(plain_mail(f"name{number}"))
+        ids = [each.enqueue_id async for each in queue.browse()]
+        assert ids == sorted(ids)
+
+        assert await names(queue.browse(replace(ALL, after=ids[1]))) == ["name2", "name3", "name4"]
+        assert await names(queue.browse(replace(ALL, last=ids[1]))) == ["name0", "name1"]
+        middle = replace(ALL, after=ids[0], last=ids[3])
+        elsewhere = Selector(domain="example.com", after=ids[0])
+        assert await names(queue.browse(elsewhere)) == []
+        assert await queue.expire(middle) == 3
+        assert await names(queue.browse()) == ["name0", "name4"]
+        dead = [each.enqueue_id async for each in queue.dead_letters()]
+        assert await names(queue.dead_letters(replace(ALL, after=dead[0]))) == ["name2", "name3"]
+        assert await queue.discard(replace(ALL, last=dead[0])) == 1
+        assert await names(queue.dead_letters(Selector(enqueue_id=dead[1]))) == ["name2"]
+        assert await names(queue.dead_letters(Selector(enqueue_id=dead[0]))) == []
+
+    async def test_content_is_read_by_the_id_of_a_mail_that_waits_or_is_dead(
+        self, queue: MailQueue
+    ) -> None:
+        large = bytes(range(256)) * 5000
+        first = await queue.enqueue(plain_mail("small", content=b"Subject: x\r\n\r\n"))
+        await queue.enqueue(plain_mail("large", content=large))
+
+        assert [each async for each in queue.content(first)] == [b"Subject: x\r\n\r\n"]
+        await queue.expire(Selector(name="large"))
+        dead = [each.enqueue_id async for each in queue.dead_letters()]
+        chunks = [each async for each in queue.content(dead[0])]
+        assert b"".join(chunks) == large
+        assert max(map(len, chunks)) <= 2**20
+        await queue.discard(ALL)
+        with pytest.raises(MailNotFound):
+            await anext(queue.content(dead[0]))
+        assert await names(queue.browse()) == ["small"]
 
     async def test_done_decreases_the_size_and_retry_does_not(
         self, queue: MailQueue, consumer: Consumer

@@ -21,7 +21,7 @@ from postroad.distributed.entries import dead_letters
 from postroad.distributed.maintenance.audit import Orphan, audit, delete_orphans
 from postroad.distributed.maintenance.browse_start import BrowseStartAdvance
 from postroad.distributed.maintenance.maintenance import Maintenance
-from postroad.distributed.reading.browse import browse
+from postroad.distributed.reading.browse import browse, content
 from postroad.distributed.reading.size import AgesCache, SizeCache
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.documents import MailView, Sizes
@@ -133,6 +133,9 @@ class DistributedQueue(Administration):
 
     def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         return browse(self._engine, selector)
+
+    def content(self, enqueue_id: UUID) -> AsyncIterator[bytes]:
+        return content(self._engine, enqueue_id)
 
     async def size(self) -> Sizes:
         return await self._sizes.get()

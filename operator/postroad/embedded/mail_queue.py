@@ -241,6 +241,10 @@ class EmbeddedQueue(Administration):
         async for view in (await self._queue()).dead_letters(selector):
             yield view
 
+    async def content(self, enqueue_id: UUID) -> AsyncIterator[bytes]:
+        async for chunk in (await self._queue()).content(enqueue_id):
+            yield chunk
+
     async def size(self) -> Sizes:
         return await self._ask(lambda queue: queue.size())
 

@@ -309,6 +309,11 @@ class MailQueue(Administration, Protocol):
         """Yield waiting mails, oldest entry first; delayed, held and leased ones included. Changes
         meanwhile may or may not be seen; a mail that stays is seen. Bounded memory."""
 
+    def content(self, enqueue_id: UUID) -> AsyncIterator[bytes]:
+        """Yield the content of a mail that waits, or of a dead letter, in chunks of at most 1 MiB.
+        Nothing of the queue changes. Raises: MailNotFound, BlobMissing, ServerError, StoreDamaged.
+        """
+
     async def size(self) -> Sizes:
         """Return how many mails wait; the operator asks every half minute. A mail that waits during
         the whole call is counted once; one that comes, ends or changes its entry meanwhile may be

@@ -134,13 +134,24 @@ async def views(engine: Engine, selector: Selector | None) -> AsyncIterator[Mail
 async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
     """Yield the dead letters that are selected, oldest first. Raises: ViewError."""
     now = engine.limits_cache.now()
-    async for dead_letter in engine.view.dead_letters():
+    async for dead_letter in _listed(engine, selector.enqueue_id):
         if dead_letter.entry is None:
-            selected = selector == Selector.all() or selector.enqueue_id == dead_letter.enqueue_id
+            enqueue_id = dead_letter.enqueue_id
+            is_meant = selector.is_everything or selector.enqueue_id == enqueue_id
+            selected = is_meant and selector.within(enqueue_id)
         else:
             selected = selector.matches(dead_letter.entry, now)
         if selected:
             yield dead_letter
+
+
+async def _listed(engine: Engine, enqueue_id: UUID | None) -> AsyncIterator[DeadLetter]:
+    """Yield all dead letters, or that of one id alone."""
+    if enqueue_id is None:
+        async for each in engine.view.dead_letters():
+            yield each
+    elif (found := await engine.view.dead_letter(month_of(enqueue_id), enqueue_id)) is not None:
+        yield found
 
 
 def _unreadable(dead_letter: DeadLetter) -> MailView:

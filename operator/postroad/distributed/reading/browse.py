@@ -16,14 +16,14 @@ from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import Beginning
-from postroad.distributed.entries.dead_letters import SetAside, view_of
+from postroad.distributed.entries.dead_letters import SetAside, month_of, view_of
 from postroad.distributed.entries.live_slices import live_slices, with_marks
 from postroad.distributed.entries.replacement import replacement_of
 from postroad.domain.queues import entries
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import moment_of
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, MailNotFound
 from postroad.ports.view import View
 
 ENQUEUE_ID = attrgetter("enqueue_id")
@@ -52,16 +52,21 @@ async def waiting(
     wanted, first = selector or Selector.all(), began.browse_start
     if wanted.is_empty or first is None:
         return
+    bound, end = wanted.bounds
+    after = max(filter(None, (after, bound)), default=None)
     if after is not None:
         first = max(first, moment_of(after))
+    latest = began.latest if end is None else min(began.latest, moment_of(end))
     ahead = _Ahead(began.latest)
     # The successor's row is in within the deadline: after an older replacement, that row is read
     # itself.
     since = began.at - engine.timing.deadline - engine.timing.apart
     aside = aside or SetAside(engine)
-    async for live in live_slices(engine, first, began.latest):
+    async for live in live_slices(engine, first, latest):
         ahead.reach(live.start)
         async for row, mark in joined(engine.view, live.partitions, after):
+            if end is not None and row.enqueue_id > end:
+                break
             if ahead.meets(row.key):
                 continue
             found: WaitingMail | None = None
@@ -144,6 +149,24 @@ def _unreadable(row: entries.UndecodableRow) -> MailView:
         size_bytes=0,
         last_error=f"its row cannot be decoded: {row.reason}",
     )
+
+
+async def content(engine: Engine, enqueue_id: UUID) -> AsyncIterator[bytes]:
+    """Yield the content of a mail that waits, or of a dead letter. See `MailQueue.content`."""
+    found: entries.Entry | None = None
+    began = await engine.limits_cache.begin()
+    async for each in waiting(engine, began, Selector(enqueue_id=enqueue_id)):
+        found = each.entry
+    if found is None:
+        dead_letter = await engine.view.dead_letter(month_of(enqueue_id), enqueue_id)
+        if dead_letter is not None and dead_letter.entry is None:
+            yield dead_letter.body or b""
+            return
+        found = None if dead_letter is None else dead_letter.entry
+    if found is None:
+        raise MailNotFound
+    async for chunk in engine.blobs.stream(found.blob_key):
+        yield chunk
 
 
 async def _waits_on(engine: Engine, successor: entries.Entry) -> bool:

@@ -268,6 +268,8 @@ def selector_value(selector: Selector | None) -> dict[str, Any] | None:
         "older_than": None if age is None else instants.duration_us(age),
     }
     domains, before = value.pop("domains"), value.pop("accepted_before")
+    bounds = {name: value.pop(name) for name in ("after", "last")}
+    value |= {name: str(each) for name, each in bounds.items() if each is not None}
     if domains is not None:
         value["domains"] = sorted(domains)
     if before is not None:
@@ -280,8 +282,9 @@ def selector_of(value: Mapping[str, Any] | None) -> Selector | None:
     if value is None:
         return None
     fields = dict(value)
-    if fields["enqueue_id"] is not None:
-        fields["enqueue_id"] = UUID(fields["enqueue_id"])
+    for name in ("enqueue_id", "after", "last"):
+        if fields.get(name) is not None:
+            fields[name] = UUID(fields[name])
     if fields["older_than"] is not None:
         fields["older_than"] = instants.duration(fields["older_than"])
     if fields["attribute"] is not None:

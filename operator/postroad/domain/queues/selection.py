@@ -4,7 +4,7 @@ The age limits of `ages`: doubling, as in Postfix' qshape."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
@@ -32,7 +32,8 @@ class Selector:
     selects all. `older_than` is the age since acceptance; `attribute` is a (name, value) pair;
     `sender=""` is the null reverse-path; `domain` is compared in lower case; of `domains`, in lower
     case, one must be that of a recipient. With `accepted_before`, an operation that is repeated
-    changes no mail that came after its first time."""
+    changes no mail that came after its first time. `after` and `last` bound the enqueue ids, the
+    latter included: a page of a listing, or a portion of an operation."""
 
     enqueue_id: UUID | None = None
     name: str | None = None
@@ -44,6 +45,8 @@ class Selector:
     everything: bool = False
     domains: frozenset[str] | None = None
     accepted_before: datetime | None = None
+    after: UUID | None = None
+    last: UUID | None = None
 
     @classmethod
     def all(cls) -> Selector:
@@ -54,6 +57,24 @@ class Selector:
     def is_empty(self) -> bool:
         """True if no field was given."""
         return self == _NOTHING
+
+    @property
+    def is_everything(self) -> bool:
+        """True if every mail is selected whose id is within the bounds."""
+        return replace(self, after=None, last=None) == _EVERYTHING
+
+    @property
+    def bounds(self) -> tuple[UUID | None, UUID | None]:
+        """The ids between which the selected mails lie: after the first, up to the second."""
+        if self.enqueue_id is None or not self.within(self.enqueue_id):
+            return self.after, self.last
+        return UUID(int=max(0, self.enqueue_id.int - 1)), self.enqueue_id
+
+    def within(self, enqueue_id: UUID) -> bool:
+        """Return whether an id is within the bounds."""
+        return (self.after is None or enqueue_id > self.after) and (
+            self.last is None or enqueue_id <= self.last
+        )
 
     def require_purpose(self) -> Selector:
         """Return self. Raises: InvalidInput when nothing was selected by any field."""
@@ -67,6 +88,7 @@ class Selector:
         return (
             not self.is_empty
             and (self.enqueue_id is None or self.enqueue_id == entry.enqueue_id)
+            and self.within(entry.enqueue_id)
             and (self.name is None or self.name == envelope.name)
             and (self.sender is None or self.sender == (envelope.sender or ""))
             and (self.recipient is None or self.recipient in envelope.recipients)
@@ -88,6 +110,7 @@ class Selector:
 
 
 _NOTHING = Selector()
+_EVERYTHING = Selector.all()
 
 
 AGES: tuple[timedelta, ...] = (

@@ -10,11 +10,12 @@ import heapq
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from uuid import UUID
 
 from postroad.domain.queues.references import KEY_LIFETIME
 from postroad.domain.queues.selection import AGES
+from postroad.domain.values.identifiers import LAST
 from postroad.embedded.log.lanes import LaneLog
 from postroad.embedded.log.layout import DEAD, HELD
 from postroad.embedded.log.records import KeyRecord, encode
@@ -59,16 +60,18 @@ class Index:
             self.live += by
             self.held += by if lane == HELD or entry.held_next else 0
 
-    def walk(self, *, dead: bool = False) -> Iterator[LiveEntry]:
-        """Yield entries in the order of their enqueue ids, from a snapshot of a word for each. The
-        walk follows an entry that is replaced meanwhile, skips one that ends, and leaves out later
-        ones."""
+    def walk(
+        self, *, dead: bool = False, after: bytes = b"", last: bytes | None = None
+    ) -> Iterator[LiveEntry]:
+        """Yield entries in the order of their enqueue ids, after an id and up to another, from a
+        snapshot of a word for each. The walk follows an entry that is replaced meanwhile, skips one
+        that ends, and leaves out later ones."""
         runs = [
-            sorted(segment.live.values(), key=_BY_ID)
+            _bounded(segment.live.values(), after, last)
             for segment in self._segments()
             if segment.live and (segment.lane == DEAD) is dead
         ]
-        for entry in heapq.merge(*runs, key=_BY_ID):
+        for entry in _merged([run for run in runs if run]):
             found = latest(entry)
             if found is not None and (found.segment.lane == DEAD) is dead:
                 yield found
@@ -88,6 +91,33 @@ class Index:
 
 
 _BY_ID = attrgetter("enqueue_id")
+
+
+def _bounded(entries: Iterable[LiveEntry], after: bytes, last: bytes | None) -> list[LiveEntry]:
+    if not after and last is None:
+        return list(entries)
+    end = last or LAST.bytes
+    return [each for each in entries if after < each.enqueue_id <= end]
+
+
+def _merged(runs: list[list[LiveEntry]]) -> Iterator[LiveEntry]:
+    """Merge runs by id. One is sorted when its first id is reached: who leaves after a page has not
+    waited until a million are sorted."""
+    starts = sorted(((_BY_ID(min(run, key=_BY_ID)), run) for run in runs), key=itemgetter(0))
+    heads: list[tuple[bytes, int, Iterator[LiveEntry], LiveEntry]] = []
+
+    def push(number: int, run: Iterator[LiveEntry]) -> None:
+        if (head := next(run, None)) is not None:
+            heapq.heappush(heads, (head.enqueue_id, number, run, head))
+
+    opened = 0
+    while heads or opened < len(starts):
+        while opened < len(starts) and (not heads or starts[opened][0] <= heads[0][0]):
+            push(opened, iter(sorted(starts[opened][1], key=_BY_ID)))
+            opened += 1
+        _, number, run, head = heapq.heappop(heads)
+        yield head
+        push(number, run)
 
 
 LIFETIME_US = round(KEY_LIFETIME.total_seconds() * 1e6)

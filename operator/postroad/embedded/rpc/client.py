@@ -179,6 +179,12 @@ class RemoteQueue(Administration):
             if kind is FrameKind.ELEMENT:
                 yield view.decode(json.loads(body))
 
+    async def content(self, enqueue_id: UUID) -> AsyncIterator[bytes]:
+        call = self.connection.stream("mail_content", enqueue_id=enqueue_id)
+        async for kind, body in call:
+            if kind is FrameKind.DATA:
+                yield body
+
     async def size(self) -> Sizes:
         sizes: Sizes = await self.connection.call("size")
         return sizes

@@ -149,6 +149,7 @@ CALLS: Mapping[str, Call] = {
     "refused": Call(),
     "browse": _views(),
     "dead_letters": _views(),
+    "mail_content": Call({"enqueue_id": Codec(str, UUID)}),
     "size": Call(result=SIZES),
     "ages": Call(result=AGES),
     **{operation.value: Call({"selector": SELECTOR}) for operation in Operation},

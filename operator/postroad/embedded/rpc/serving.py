@@ -130,7 +130,12 @@ class Serving(Answering):
         return leased_value(self._numbers, item, item.failures)
 
     async def content(self, call: int, arguments: Arguments) -> object:
-        chunks = self._items[arguments["item"]].stream()
+        return await self._chunks(call, self._items[arguments["item"]].stream())
+
+    async def mail_content(self, call: int, arguments: Arguments) -> object:
+        return await self._chunks(call, self._queue.content(arguments["enqueue_id"]))
+
+    async def _chunks(self, call: int, chunks: AsyncIterator[bytes]) -> object:
         frames = (rpc.frame(call, FrameKind.DATA, chunk) async for chunk in chunks)
         await self.stream(call, frames)
         return None

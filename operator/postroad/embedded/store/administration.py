@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -24,7 +25,8 @@ from postroad.embedded.log.segments import LiveEntry, State
 from postroad.embedded.store import leases
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.recovery import as_dead_letter
-from postroad.errors import PostroadError
+from postroad.embedded.store.spool_reading import in_chunks
+from postroad.errors import MailNotFound, PostroadError
 from postroad.ports.mail_queue import EXPIRED, Operation
 
 YIELD_EVERY = 200
@@ -55,7 +57,13 @@ async def select(
     await engine.indexed.wait()
     engine.check()
     now = engine.clock.now()
-    for count, entry in enumerate(engine.index.walk(dead=dead)):
+    after, last = selector.bounds
+    walk = engine.index.walk(
+        dead=dead,
+        after=b"" if after is None else after.bytes,
+        last=None if last is None else last.bytes,
+    )
+    for count, entry in enumerate(walk):
         if count % YIELD_EVERY == YIELD_EVERY - 1:
             await asyncio.sleep(0)
         if not _may_match(selector, entry, now):
@@ -106,6 +114,18 @@ def _may_be_for(selector: Selector, domains: str) -> bool:
     return all(not each or each in found for each in wanted) and (
         several is None or "" in several or not several.isdisjoint(found)
     )
+
+
+async def content(engine: Engine, enqueue_id: UUID) -> AsyncIterator[bytes]:
+    """Yield the content of a mail that waits, or of a dead letter. Raises: MailNotFound,
+    BlobMissing, StoreDamaged."""
+    for dead in (False, True):
+        async for _, record in select(engine, Selector(enqueue_id=enqueue_id), dead=dead):
+            async with aclosing(in_chunks(engine, record)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+    raise MailNotFound
 
 
 def _matches(selector: Selector, record: EnvelopeRecord, now: datetime) -> bool:

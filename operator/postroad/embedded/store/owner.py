@@ -142,6 +142,9 @@ class OwnedQueue(Administration):
         async for entry, record in administration.select(self.engine, wanted, dead=True):
             yield administration.view_of(self.engine, entry, record)
 
+    def content(self, enqueue_id: UUID) -> AsyncIterator[bytes]:
+        return administration.content(self.engine, enqueue_id)
+
     async def size(self) -> Sizes:
         engine = self.engine
         await engine.indexed.wait()
