@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from postroad.cli.sites.sites import ANSWERED_WITHIN, try_site
+from postroad.administration.sites import ANSWERED_WITHIN, try_site
 from postroad.domain.delivery.sites import FlushAck, SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput, ViewUnavailable

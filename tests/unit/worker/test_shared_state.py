@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
+from postroad.domain.delivery.sites import READ_EVERY
 from postroad.errors import ViewUnavailable
 from postroad.ports.delivery import Topic
 from postroad.worker.route_finder import Reroutes
 from postroad.worker.sites.control import (
-    READ_EVERY,
     FlushAcks,
     Obey,
     SharedStateReader,

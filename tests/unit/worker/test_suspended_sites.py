@@ -7,12 +7,18 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
-from postroad.domain.delivery.sites import SiteState, SiteView, SuspendedBy, Suspension, read_views
+from postroad.domain.delivery.sites import (
+    MAX_DEFERRAL,
+    SiteState,
+    SiteView,
+    SuspendedBy,
+    Suspension,
+    read_views,
+)
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.ports.delivery import Topic
 from postroad.worker.jobs.admission import AdmissionGate
 from postroad.worker.sites.control import (
-    MAX_DEFERRAL,
     MAX_SUSPENDED,
     SharedStateReader,
     SiteControl,

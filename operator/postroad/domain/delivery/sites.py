@@ -26,6 +26,12 @@ from postroad.errors import InvalidInput
 
 MAX_SUSPENSION = timedelta(days=30)
 
+READ_EVERY = timedelta(seconds=5)
+"""After which every worker obeys what an administrator publishes."""
+
+MAX_DEFERRAL = timedelta(minutes=30)
+"""Of mail for a suspended site: after a resumption, none waits for longer."""
+
 MAX_SITES = 10_000
 """Whose last replies are counted."""
 

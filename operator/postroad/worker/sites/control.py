@@ -11,7 +11,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroad.domain.delivery.sites import (
+    MAX_DEFERRAL,
     MAX_DOMAINS,
+    READ_EVERY,
     FlushAck,
     ReplyCounts,
     SiteState,
@@ -48,9 +50,6 @@ class SharedStateUse:
         else:
             self._is_away = False
 
-
-READ_EVERY = timedelta(seconds=5)
-"""After which every worker obeys what an administrator publishes."""
 
 Obey = Callable[[Mapping[str, str] | None], Awaitable[None]]
 """Takes the entries of one topic by name; None: the shared state is away, so that what was read
@@ -90,9 +89,6 @@ PUBLISHED_FOR = timedelta(seconds=60)
 MAX_SUSPENDED = 1000
 """Sites at a time, beyond which replies suspend no more: each worker reads all of them every five
 seconds, and it is senders who choose the domains that mail goes to."""
-
-MAX_DEFERRAL = timedelta(minutes=30)
-"""Of mail for a suspended site: after a resumption, none waits for longer."""
 
 
 class SiteControl:

@@ -1,0 +1,1 @@
+"""Facilities of administrators beside mail, for commands and the console alike."""
