@@ -10,7 +10,7 @@ Postfix holds back those who send faster than it delivers, by default (`in_flow_
 BENCH_POSTFIX=unthrottled lets it accept as fast as it can, as it always does in `waiting`.
 With BENCH_OTHER=/path:/path, the code of other checkouts takes its turn beside both.
 The other cases are the embedded engine's own: syncs a mail, a slow sender, lanes, a restart with a
-long queue, a long suppression list.
+long queue, a long suppression list. `ways`: logins under TLS, a milter, HTTP, beside Postfix.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from bench import (
     mta_slow,
     mta_suppression,
     mta_syncs,
+    mta_ways_in,
 )
 from bench.results import Result, compared
 from peers.postfix import UNTHROTTLED, Postfix, SmtpSink, smtp_source
@@ -193,6 +194,7 @@ CASES: dict[str, Callable[[Path], Awaitable[list[Result]]]] = {
     "lanes": lambda _: mta_lanes.measure(),
     "recovery": mta_recovery.measure,
     "suppressed": mta_suppression.measure,
+    "ways": mta_ways_in.measure,
 }
-"""`beside`, `waiting` and `recovery` compare with Postfix, `peers` with five servers."""
+"""`beside`, `waiting`, `recovery` and `ways` compare with Postfix, `peers` with five servers."""
 CASES_BY_DEFAULT = tuple(name for name in CASES if name != "peers")
