@@ -4,8 +4,9 @@ Each scheme has its module, imported on first use, so that `--help` or a mail se
 directory loads no driver of a server that it never connects to."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from postroad.bootstrap.engine import OpenRequest, check_parts
@@ -24,14 +25,14 @@ _HOMES = {
 }
 
 
-class _QueueOpening:
-    """Return value of `open_queue`: and an async context manager."""
+class QueueOpening:
+    """Return value of `open_queue`: `await` it, or enter it by `async with`."""
 
     def __init__(self, opening: Callable[[], Awaitable[MailQueue]]) -> None:
         self._opening = opening
         self._queue: MailQueue | None = None
 
-    def __await__(self):  # type: ignore[no-untyped-def]
+    def __await__(self) -> Generator[Any, Any, MailQueue]:
         return self._opening().__await__()
 
     async def __aenter__(self) -> MailQueue:
@@ -42,6 +43,15 @@ class _QueueOpening:
         if self._queue is not None:
             await self._queue.close()
 
+    if not TYPE_CHECKING:  # a checker would take every name for one of these
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"the queue is not open yet, so it has no {name!r}: write"
+                " `async with open_queue(…) as queue` or `queue = await open_queue(…)`; without"
+                " asyncio, `postroad.sync.open_queue(…)`"
+            )
+
 
 def open_queue(
     url: str,
@@ -49,7 +59,7 @@ def open_queue(
     create: bool = False,
     configuration: ViewConfiguration | None = None,
     settings: Settings | None = None,
-) -> _QueueOpening:
+) -> QueueOpening:
     """Open a queue by URL: `async with open_queue(url) as queue`, or `await open_queue(url)`.
 
     `embedded:///DIR`, `memory://NAME`, `distributed://NAMESPACE.NAME`; the servers of the last come
@@ -66,7 +76,7 @@ def open_queue(
         request = OpenRequest(parts, settings or from_environment(), create, configuration)
         return await _open(request)
 
-    return _QueueOpening(opening)
+    return QueueOpening(opening)
 
 
 async def open_inherited(url: str, lock: int, settings: Settings) -> MailQueue:

@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 
 from postroad import Mail
-from postroad.domain.mail.mail import DsnOptions, Envelope, RecipientDsn, check_named
+from postroad.domain.delivery.retries import check_named
+from postroad.domain.mail.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.domain.mail.shapes import shape_of
 from postroad.errors import InvalidInput, InvalidMail
 
@@ -62,7 +63,7 @@ def test_mail_without_recipients_is_refused() -> None:
 
 
 def test_one_string_is_not_taken_for_a_list_of_dead_letters() -> None:
-    with pytest.raises(InvalidMail, match="tuple"):
+    with pytest.raises(InvalidMail, match="sequence"):
         mail(recipients="b@example.net")
 
 

@@ -11,8 +11,15 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.entries.endings import CLEANED, ack, delete_and_ack, mark_if_passed
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.retries import DONE, DeferItem, ItemEnding, Reject, RetryItem
-from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named
+from postroad.domain.delivery.retries import (
+    DONE,
+    DeferItem,
+    ItemEnding,
+    Reject,
+    RetryItem,
+    check_named,
+)
+from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail
 from postroad.domain.queues.entries import Change, Entry, Mark

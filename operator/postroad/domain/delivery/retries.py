@@ -14,7 +14,7 @@ from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass, bounce_of
 from postroad.domain.values.instants import format_duration
-from postroad.errors import InvalidSettings
+from postroad.errors import InvalidInput, InvalidSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,20 @@ class Reject:
 
 ItemEnding = Done | RetryItem | DeferItem | Reject
 DONE = Done()
+
+
+def check_named(named: Iterable[str], recipients: Iterable[str]) -> None:
+    """Check that recipients are among those left, in the same spelling: one to be tried again who
+    is not named counts as delivered, one whose outcome is recorded under another name is tried
+    again. Raises: InvalidInput."""
+    left = set(recipients)
+    unknown = sum(each not in left for each in named)
+    if unknown:
+        raise InvalidInput(
+            f"{unknown} of those named are not among the {len(left)} recipients left",
+            hint="name them as `Item.mail.recipients` does, less those recorded as delivered or"
+            " failed",
+        )
 
 
 class Endings(Protocol):

@@ -1,7 +1,10 @@
-"""The fields of a header, as they stand in it."""
+"""The fields of a header, as they stand in it; a message of Python's as octets."""
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterable
+from copy import copy
+from io import BytesIO
+from typing import Any, NamedTuple
 
 from postroad.errors import InvalidMail
 
@@ -51,3 +54,23 @@ def fields_of(header: bytes) -> list[HeaderField]:
                 raise InvalidMail("a line of the header belongs to no field")
             found.append(HeaderField(name[1].decode().lower(), octets))
     return found
+
+
+def octets_of(message: object, addresses: Iterable[str]) -> bytes | None:
+    """Return an `EmailMessage` as SMTP sends it from and to these addresses: with CRLF, without
+    Bcc, in UTF-8 where one of them needs it; None: it is none. Raises: InvalidMail for one that
+    cannot be written."""
+    from email.generator import BytesGenerator  # 10 ms, for those who hand one over
+    from email.message import Message
+
+    if not isinstance(message, Message):
+        return None
+    sent, written = copy(message), BytesIO()
+    del sent["Bcc"], sent["Resent-Bcc"]
+    needed: dict[str, Any] = {} if "".join(addresses).isascii() else {"utf8": True}
+    try:
+        policy = message.policy.clone(**needed)
+        BytesGenerator(written, policy=policy).flatten(sent, linesep="\r\n")
+    except Exception as error:  # whatever a payload of a wrong type meets
+        raise InvalidMail(f"content: the message cannot be written: {error}") from error
+    return written.getvalue()

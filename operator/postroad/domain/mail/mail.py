@@ -6,16 +6,20 @@ forward-paths (`recipients`). The content is opaque bytes; the queue never chang
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from postroad.domain.mail.header_fields import octets_of
 from postroad.domain.mail.shapes import Shape
 from postroad.errors import InvalidInput, InvalidMail
 from postroad.values import value
+
+if TYPE_CHECKING:
+    from email.message import Message
 
 Content = bytes | Path | AsyncIterator[bytes]
 """The message as it will be sent: bytes, a file, or a stream that is read once."""
@@ -167,8 +171,9 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail to enqueue: what it accepts comes back equal from every engine, bytes of any kind as
-    bytes. Raises: InvalidMail, which names the field. Its repr shows no address."""
+    """A mail to enqueue: what it accepts comes back equal from every engine, recipients as a tuple,
+    bytes of any kind and an `EmailMessage` (as SMTP sends it, without Bcc) as bytes. Raises:
+    InvalidMail, which names the field. Its repr shows no address."""
 
     sender: str | None
     recipients: tuple[str, ...]
@@ -183,11 +188,25 @@ class Mail:
     shape: Shape | None = field(init=False, default=None, repr=False, compare=False)
     """The shape of the content, where it was found before."""
 
+    if TYPE_CHECKING:  # what it takes is wider than what its fields are afterwards
+
+        def __init__(
+            self,
+            sender: str | None,
+            recipients: Sequence[str],
+            content: Content | bytearray | memoryview | AsyncIterable[bytes] | Message[Any, Any],
+            name: str | None = None,
+            attributes: Mapping[str, str] = NO_ATTRIBUTES,
+            origin: Origin | None = None,
+            dsn: DsnOptions | None = None,
+            priority: int = 0,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         if not _settle(self, check_mailbox):
             self._check_closely()
         if type(self.content) is not bytes:
-            _keep(self, content=_content(self.content))
+            _keep(self, content=_content(self.content, (self.sender or "", *self.recipients)))
         envelope = object.__new__(Envelope)  # without its checks, which were made
         keep = object.__setattr__
         for each in Envelope.__slots__:
@@ -382,7 +401,7 @@ def _optional(value: Any, what: str) -> str | None:
 def _texts(value: Any, what: str) -> tuple[str, ...]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         found = "one string" if isinstance(value, str) else type(value).__name__
-        raise InvalidMail(f"{what} is a tuple of strings, not {found}")
+        raise InvalidMail(f"{what} is a sequence of strings, not {found}: write [one] or (one,)")
     if type(value) is tuple and None not in value and _are_plain(value):
         return value
     return tuple([_text(each, f"one of {what}") for each in value])
@@ -415,18 +434,21 @@ def _recipient_dsn(value: Any, what: str) -> RecipientDsn:
     return value
 
 
-def _content(value: Any) -> Content:
-    """Return a content as engines take it. Raises: InvalidMail."""
+def _content(value: Any, addresses: tuple[str, ...]) -> Content:
+    """Return a content as engines take it, of a mail from and to these. Raises: InvalidMail."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, Path):
         return value
     if isinstance(value, AsyncIterable):
         return aiter(value)
+    if (octets := octets_of(value, addresses)) is not None:
+        return octets
     found = "a string: encode it" if isinstance(value, str) else type(value).__name__
     raise InvalidMail(
-        f"content is bytes, a Path or an asynchronous stream of bytes, not {found}",
-        hint="EmailMessage has as_bytes(policy=email.policy.SMTP), BytesIO has getvalue()",
+        "content is bytes, an EmailMessage, a Path or an asynchronous stream of bytes, not"
+        f" {found}",
+        hint="BytesIO has getvalue()",
     )
 
 
@@ -474,17 +496,3 @@ _NO_ORIGIN = Origin()
 def domain_of(address: str) -> str:
     """Return the domain in lower case; the empty string for the bare `postmaster`."""
     return address.rpartition("@")[2].lower() if "@" in address else ""
-
-
-def check_named(named: Iterable[str], recipients: Iterable[str]) -> None:
-    """Check that recipients are among those left, in the same spelling: one to be tried again who
-    is not named counts as delivered, one whose outcome is recorded under another name is tried
-    again. Raises: InvalidInput."""
-    left = set(recipients)
-    unknown = sum(each not in left for each in named)
-    if unknown:
-        raise InvalidInput(
-            f"{unknown} of those named are not among the {len(left)} recipients left",
-            hint="name them as `Item.mail.recipients` does, less those recorded as delivered or"
-            " failed",
-        )

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from postroad.contents import chunks_of
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.retries import ItemEnding
-from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, check_named
+from postroad.domain.delivery.retries import ItemEnding, check_named
+from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail, MailView, Sizes
 from postroad.domain.queues.references import digest_of, token_of

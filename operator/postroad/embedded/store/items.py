@@ -11,8 +11,16 @@ from functools import lru_cache
 from uuid import UUID
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.retries import DONE, DeferItem, Done, ItemEnding, Reject, RetryItem
-from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named
+from postroad.domain.delivery.retries import (
+    DONE,
+    DeferItem,
+    Done,
+    ItemEnding,
+    Reject,
+    RetryItem,
+    check_named,
+)
+from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail
 from postroad.domain.values.instants import instant
