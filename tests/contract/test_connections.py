@@ -18,11 +18,12 @@ from contract.connections_contract import (
     HopUnderTest,
     RecipientsContract,
 )
-from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
+from postroad.adapters.programs.function import FunctionConnector
 from postroad.contents import MemoryBudget
 from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
+from postroad.handling import HandlerFunction
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client.connections import SmtpConnector
 from support.memory.connections import Loss, MemoryConnector

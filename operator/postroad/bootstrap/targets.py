@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from postroad.adapters.clocks import MachineClock
-from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
+from postroad.adapters.programs.function import FunctionConnector
 from postroad.contents import MemoryBudget
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
@@ -15,6 +15,7 @@ from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.mail.envelope_documents import MAX_HANDED
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.errors import CredentialsMissing, InvalidInput, InvalidSettings, TlsRefused
+from postroad.handling import HandlerFunction
 from postroad.logins import LoginFolder
 from postroad.ports.delivery import Connector
 from postroad.scheduling.ranking import SchedulerRules

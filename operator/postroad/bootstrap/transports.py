@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from postroad.adapters.clocks import MachineClock
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
-from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.targets import DeliveryTarget, open_function, open_webhook
 from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.routing import NameServers, StsSettings
 from postroad.domain.delivery.webhooks import WebhookAddress
+from postroad.handling import HandlerFunction
 from postroad.ports.delivery import Connector, Resolver, Signer, StsPolicies
 from postroad.settings import Settings
 from postroad.smtp.client.connections import SmtpConnector

@@ -28,6 +28,7 @@ from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.entries import EntryKey, slice_of
 from postroad.domain.queues.selection import Selector
 from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
+from postroad.handling import ComposedOperations
 from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.events import EventSpool
 from postroad.ports.mail_queue import NO_DELAY, Administration, Operation
@@ -72,11 +73,12 @@ async def open_existing(engine: Engine) -> None:
         raise QueueNotFound(f"the queue {engine.name} was never created")
 
 
-class DistributedQueue(Administration):
+class DistributedQueue(ComposedOperations, Administration):
     """One handle on a queue. Make it with `open`."""
 
     def __init__(self, parts: Parts) -> None:
         self._engine = Engine(parts)
+        self._clock = parts.clock
         advancing = BrowseStartAdvance(self._engine)
         self._engine.on_ending = advancing.draw
         self._later_looks = LaterLooks(self._engine)

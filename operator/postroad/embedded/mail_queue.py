@@ -26,6 +26,7 @@ from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import QueueClosed, StoreUnavailable
+from postroad.handling import ComposedOperations
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.events import EventSpool
@@ -72,7 +73,7 @@ class _OwnerRole:
 Role = _OwnerRole | RemoteQueue
 
 
-class EmbeddedQueue(Administration):
+class EmbeddedQueue(ComposedOperations, Administration):
     """`MailQueue` over a store. `open_engine` recovers the store, once the lock is held.
     `receiver`: this process inherited the lock from the owner and stores mails itself. It never
     becomes the owner: while it lives, no process can."""

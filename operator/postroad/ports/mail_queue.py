@@ -8,7 +8,7 @@ Source: 000 Context and Decision; ADR 0002; ADR 0039."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -17,6 +17,8 @@ from typing import Any, Protocol, Self
 from uuid import UUID
 
 from postroad.domain.delivery import retries
+from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.mail.envelope_documents import HandedMail
 from postroad.domain.mail.mail import Envelope, Mail, Outcome, explanation
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import MailView, Sizes
@@ -111,6 +113,12 @@ class Administration(Protocol):
 
 
 NO_DELAY = timedelta(0)
+
+HANDLER_TIMEOUT = timedelta(minutes=1)
+
+Handled = None | Outcome | Mapping[str, Outcome]
+MailHandler = Callable[[HandedMail], Handled | Awaitable[Handled]]
+"""A function of a program that gets mails, `async` or not (docs/programs.md)."""
 
 MAX_PREFETCH = 65535
 """Range that RabbitMQ can count; 0 means there that a consumer gets all messages (AMQP 0-9-1,
@@ -304,6 +312,36 @@ class MailQueue(Administration, Protocol):
         or the queue is closed. A cancelled wait leaves no item behind.
         Waits out an unavailable server with backoff and goes on by itself.
         Raises: InvalidInput, QueueClosed, ConfigurationError (permanent ones only)."""
+
+    async def enqueue_all(
+        self,
+        mails: Iterable[Mail],
+        *,
+        key: Callable[[Mail], str] | None = None,
+        concurrency: int = 200,
+    ) -> list[UUID]:
+        """Queue mails, so many at a time, each as `enqueue` does; return their enqueue ids in their
+        order. No further one is begun after an error. `key`: the key of a mail, so that a second
+        call queues only what is missing. Raises: the first error, whose note has how many were
+        queued."""
+
+    async def consume(
+        self,
+        handler: MailHandler,
+        *,
+        concurrency: int = 10,
+        retry: RetryPlan | None = None,
+        timeout: timedelta = HANDLER_TIMEOUT,
+        drain: timedelta = timedelta(seconds=25),
+    ) -> None:
+        """Hand each due mail to a function, and end it by the result, for ever, as the function
+        handler of a worker does (docs/programs.md): what it returns or raises is the outcome,
+        deferred mail comes again by `retry`, and what is given up becomes a dead letter. The
+        outcomes of each attempt are kept. No report is sent.
+
+        After a cancellation, or SIGTERM where the program does not handle it, no mail is begun:
+        those that the handlers have may take `drain`, then they are given back. Returns after
+        SIGTERM alone. Raises: InvalidInput, QueueClosed, ConfigurationError."""
 
     def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         """Yield waiting mails, oldest entry first; delayed, held and leased ones included. Changes

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.programs.function import NO_THREAD, FunctionConnector, HandlerFunction
+from postroad.adapters.programs.function import FunctionConnector
 from postroad.contents import MemoryBudget
 from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop
+from postroad.handling import NO_THREAD, HandlerFunction
 from postroad.ports.delivery import ConnectionClosed, JobFinished
 from postroad.routing.routes import ResolvedHop
 from support.connections import Events, a_job

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 from pydantic import SecretStr
 
-from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.targets import open_webhook, rules_of, target_of, window_of
 from postroad.cli import main
 from postroad.cli.processes.worker import with_delivery
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.errors import InvalidSettings
+from postroad.handling import HandlerFunction
 from postroad.settings import Settings, from_environment
 
 URL = SecretStr("https://app.example.org/mail?token=hunter2")

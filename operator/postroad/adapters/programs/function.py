@@ -6,18 +6,17 @@ with its content in memory."""
 from __future__ import annotations
 
 import asyncio
-import inspect
-import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 from postroad.contents import MemoryBudget
 from postroad.domain.mail.envelope_documents import HandedMail
-from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
+from postroad.domain.mail.mail import Outcome
+from postroad.handling import HandlerFunction, NotReached
 from postroad.ports.delivery import (
     BeforeEnd,
     ConnectionClosed,
@@ -37,10 +36,6 @@ _log = logger("worker")
 
 
 BROKEN_OFF = "451 4.4.2 broken off before an answer came, so the mail may be delivered"
-
-
-class NotReached(Exception):
-    """The program has nothing of a mail, and no attempt was made. Its text: an outcome's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,35 +185,6 @@ def _all(job: Transmission, outcome: Outcome) -> dict[str, Outcome]:
     return dict.fromkeys(job.envelope.recipients, outcome)
 
 
-NO_THREAD = "451 4.3.2 no thread was free for the function: calls before have not returned"
-
-MAX_TEXT = 500
-"""Characters of what a function says of an outcome."""
-
-_BEGINNINGS = {
-    OutcomeKind.DELIVERED: "250 2.0.0",
-    OutcomeKind.FAILED: "554 5.0.0",
-    OutcomeKind.DEFERRED: "451 4.0.0",
-}
-_FIRST_DIGITS = {
-    OutcomeKind.DELIVERED: "2",
-    OutcomeKind.FAILED: "5",
-    OutcomeKind.DEFERRED: "4",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerFunction:
-    """A function that takes a `HandedMail`. It returns None (all have the mail), an `Outcome` for
-    all, or outcomes by recipient; whom it leaves out is deferred, and so are all where it raises,
-    or takes longer than `timeout`. One that is not `async` runs in a thread."""
-
-    name: str
-    call: Callable[[HandedMail], Any]
-    timeout: timedelta
-    largest_bytes: int
-
-
 class FunctionConnector:
     """Opens connections to one function, whatever the next hop. `room`: for contents in memory;
     `threads`: that a function which is not `async` may take at a time."""
@@ -246,61 +212,8 @@ class _Calling:
         self, job: Transmission, content: Sequence[bytes], opened: Callable[[], None]
     ) -> ProgramResponse:
         """Call it with one mail (see `Handing`)."""
-        is_called = False
-
-        def called() -> None:
-            nonlocal is_called
-            is_called = True
-            opened()
-
         mail = HandedMail.of(job.mail_id, job.envelope, b"".join(content))
-        limit = asyncio.timeout(self._function.timeout.total_seconds())
-        try:
-            async with limit:
-                return ProgramResponse(self._outcomes(mail, await self._call(mail, called)))
-        except (Exception, SystemExit) as error:
-            if not is_called:
-                raise NotReached(NO_THREAD) from error
-            if limit.expired():
-                seconds = self._function.timeout.total_seconds()
-                return self._deferred(mail, f"4.4.2 the function took more than {seconds:g} s")
-            _log.warning("the function failed", function=self._function.name, exc_info=error)
-            return self._deferred(mail, f"4.3.0 the function raised {type(error).__name__}")
+        return ProgramResponse(await self._function.outcomes(mail, self._threads, opened))
 
     async def close(self) -> None:
         """Nothing is held (see `Handing`)."""
-
-    async def _call(self, mail: HandedMail, called: Callable[[], None]) -> object:
-        if inspect.iscoroutinefunction(self._function.call):
-            called()
-            found: object = await self._function.call(mail)
-            return found
-        found = await self._threads.run(self._function.call, mail, started=called)
-        return await found if inspect.isawaitable(found) else found
-
-    def _outcomes(self, mail: HandedMail, found: object) -> Mapping[str, Outcome]:
-        """Return what a result means. Raises: TypeError, ValueError for one that means nothing."""
-        if found is None:
-            found = Outcome.delivered()
-        if isinstance(found, Outcome):
-            return dict.fromkeys(mail.recipients, self._written(found))
-        if not isinstance(found, Mapping):
-            raise TypeError(f"it returned {type(found).__name__}: return None, Outcome or a dict")
-        if unknown := len(found.keys() - set(mail.recipients)):
-            raise ValueError(f"it returned outcomes for {unknown} that are no recipients")
-        if not all(isinstance(each, Outcome) for each in found.values()):
-            raise TypeError("it returned a dict with values that are no Outcome")
-        left_out = Outcome.deferred("451 4.3.5 the function returned no outcome")
-        return {each: self._written(found.get(each, left_out)) for each in mail.recipients}
-
-    def _written(self, outcome: Outcome) -> Outcome:
-        """Return an outcome with a text that begins with codes, as a reply does."""
-        text = " ".join(outcome.text.split())[:MAX_TEXT]
-        if not re.match(rf"{_FIRST_DIGITS[outcome.kind]}\d\d(?!\d)", text):
-            text = f"{_BEGINNINGS[outcome.kind]} {text or 'by the function'}"
-        responder = Responder("localhost", is_final=True)
-        return Outcome(outcome.kind, text, responder=responder)
-
-    def _deferred(self, mail: HandedMail, text: str) -> ProgramResponse:
-        outcome = Outcome.deferred(f"451 {text}")
-        return ProgramResponse(dict.fromkeys(mail.recipients, outcome))

@@ -16,7 +16,6 @@ import aiohttp
 from postroad import tls
 from postroad.adapters.programs.function import (
     BROKEN_OFF,
-    NotReached,
     ProgramResponse,
     SerialConnection,
 )
@@ -30,6 +29,7 @@ from postroad.domain.delivery.webhooks import (
 )
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
+from postroad.handling import NotReached
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import BeforeEnd, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
-from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap import shared_state_of, suppression_list_of, transports
 from postroad.bootstrap.targets import DeliveryTarget, rules_of, target_of, window_of
 from postroad.bootstrap.transports import ehlo_name_of, hostname_of, open_resolver, open_sts
@@ -32,6 +31,7 @@ from postroad.domain.reports.deciding import ReportLimit, ReportRules
 from postroad.domain.smtp.bounces import use_rules
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.errors import InvalidSettings
+from postroad.handling import HandlerFunction
 from postroad.ports.clock import Randomness
 from postroad.ports.delivery import AttemptLog, Resolver, StsPolicies, Topic
 from postroad.ports.mail_queue import MailQueue

@@ -141,18 +141,22 @@ once, as greylisting does in the first lanes, which many sites do not name."""
 class RetryPlan:
     """The schedule. `jitter` lengthens each delay by up to this share, so that mails deferred
     together do not come again together. `soft_bounce`: a permanent refusal defers, so that a wrong
-    setting, here or at a next hop, ends no mail before its max age."""
+    setting, here or at a next hop, ends no mail before its max age. `max_attempts`: after so many,
+    a mail is given up before its max age."""
 
     lanes: tuple[timedelta, ...] = DEFAULT_LANES
     max_age: timedelta = DEFAULT_MAX_AGE
     jitter: float = 0.1
     soft_bounce: bool = False
+    max_attempts: int | None = None
 
     def __post_init__(self) -> None:
         if not self.lanes or any(lane <= _ZERO for lane in self.lanes):
             raise InvalidSettings("retry lanes are one or more durations above zero")
         if self.max_age <= _ZERO:
             raise InvalidSettings("the retry's max age is above zero")
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise InvalidSettings("the retry's max attempts are 1 or more")
 
     def delay(self, attempt: int, uniform: float) -> timedelta:
         """Return the delay after attempt number `attempt`, from 0; `uniform` is random in [0, 1).
@@ -222,6 +226,8 @@ def decide(
     if waiting and age >= plan.max_age:
         limit = format_duration(plan.max_age)
         return Reject(f"not delivered within {limit}: {_joined(waiting.values())}")
+    if deferred and plan.max_attempts is not None and attempt + 1 >= plan.max_attempts:
+        return Reject(f"not delivered in {attempt + 1} attempts: {_joined(waiting.values())}")
     if deferred:
         error = _joined(deferred.values())
         if untried:

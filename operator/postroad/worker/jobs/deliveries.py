@@ -26,11 +26,9 @@ from postroad.domain.delivery.retries import (
 )
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import (
-    EntryEnded,
-    EntryLost,
-    QueueClosed,
     StoreFull,
 )
+from postroad.handling import insist, must_be_recorded
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.delivery import AttemptLog
 from postroad.ports.events import EventLog
@@ -45,9 +43,6 @@ _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
 
 UNEXPECTED = "451 4.3.5 unexpected error in the worker"
 NO_ROOM_FOR_REPORT = "452 4.3.1 there is no room for the report to the sender"
-
-FIRST_PAUSE, MAX_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
-"""Between attempts to record an outcome while the queue cannot be reached."""
 
 
 class Took(NamedTuple):
@@ -126,7 +121,7 @@ class Deliverer:
             self.log_attempt(item, given_up, Took(seconds), given_up=True)
         await self._publish()
         # Before the end: a retry would send to those who have the mail, a dead letter name them.
-        if _must_be_recorded(left, ending):
+        if must_be_recorded(left, ending):
             await self._record(item, left)
         await self._insist("end", partial(item.end, ending, attempt))
         self._report(item, outcomes, attempt, ending, duration)
@@ -264,25 +259,13 @@ class Deliverer:
         operation: Callable[[], Awaitable[None]],
         *final: type[Exception],
     ) -> None:
-        """Repeat an operation until it succeeds, because an outcome that is lost leads to a second
-        copy, and a report that is lost leaves its sender without notice. The item stays leased
-        meanwhile, so a worker whose queue is away soon dequeues no more. Raises: QueueClosed,
-        EntryLost, and errors that are `final`."""
-        given_up: tuple[type[Exception], ...] = (QueueClosed, EntryLost, *final)
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return await operation()
-            except given_up:
-                raise
-            except EntryEnded:
-                return None  # an earlier attempt succeeded, and its answer was lost
-            except Exception as error:  # also a driver's bug must not lose the outcome
-                _log.warning(
-                    "outcome not recorded yet", queue=self.queue, step=step, error=str(error)
-                )
-            await self.clock.sleep(pause)
-            pause = min(pause * 2, MAX_PAUSE)
+        """Repeat an operation until it succeeds. A report that is lost leaves its sender without
+        notice, and a worker whose queue is away soon dequeues no more. Raises: as `insist`."""
+
+        def failed(error: Exception) -> None:
+            _log.warning("outcome not recorded yet", queue=self.queue, step=step, error=str(error))
+
+        await insist(self.clock, operation, failed, *final)
 
     def _report(
         self,
@@ -317,13 +300,6 @@ _EVENTS = {
 
 def _of_kind(outcomes: Mapping[str, Outcome], kind: OutcomeKind) -> dict[str, Outcome]:
     return {each: outcome for each, outcome in outcomes.items() if outcome.kind is kind}
-
-
-def _must_be_recorded(outcomes: Mapping[str, Outcome], ending: ItemEnding) -> bool:
-    """True if the ending alone would leave the outcome of a recipient open."""
-    if isinstance(ending, Reject):
-        return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
-    return isinstance(ending, RetryItem | DeferItem)
 
 
 def _given_up(outcomes: Mapping[str, Outcome], untried: Mapping[str, str]) -> dict[str, Outcome]:
