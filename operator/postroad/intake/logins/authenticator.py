@@ -120,8 +120,8 @@ class Authenticator:
             found, submission = _permitted(known.users.get(name), permit)
             return found
 
-        rounds = exchanges.usual_rounds(known.users)
-        scram = exchanges.Scram(mechanism, find, rounds, known.secret, client.channel_binding)
+        usual = exchanges.usual_parameters(known.users)
+        scram = exchanges.Scram(mechanism, find, usual, known.secret, client.channel_binding)
         await scram.first(initial, ask)
         async with self._attempt(client, scram.name):
             await scram.prove(ask)

@@ -110,19 +110,26 @@ _REPLIES = {
 }
 
 
+class ScramParameters(NamedTuple):
+    """Values that a client is told before it has shown anything."""
+
+    rounds: int
+    salt_octets: int
+
+
 class Scram:
-    """One login by SCRAM-SHA-256. `rounds` and `secret` are for names without a user."""
+    """One login by SCRAM-SHA-256. `usual` and `secret` are for names without a user."""
 
     def __init__(
         self,
         mechanism: LoginMechanism,
         find: Callable[[str], UserRecord | None],
-        rounds: int,
+        usual: ScramParameters,
         secret: bytes,
         channel_binding: str | None,
     ) -> None:
         binding = None if channel_binding is None else ("tls-server-end-point", channel_binding)
-        self._find, self._rounds, self._secret = find, rounds, secret
+        self._find, self._usual, self._secret = find, usual, secret
         self._user: UserRecord | None = None
         self._server = ScramMechanism(mechanism.value).make_server(self._verifier, binding)
         self.name = ""
@@ -155,18 +162,20 @@ class Scram:
         self.name = _name(str(name))
         user = self._user = self._find(self.name)
         if user is None:
-            salt = hmac.digest(self._secret, self.name.encode(), hashlib.sha256)
-            return salt[:16], salt, salt, self._rounds
-        rounds, salt_text, keys = re.split(r"[$:]", user.scram, maxsplit=3)[1:]
+            made = hmac.digest(self._secret, self.name.encode(), hashlib.sha512)
+            return made[: self._usual.salt_octets], made, made, self._usual.rounds
+        rounds, salt, keys = re.split(r"[$:]", user.scram, maxsplit=3)[1:]
         stored, _, server = keys.partition(":")
-        return b64decode(salt_text), b64decode(stored), b64decode(server), int(rounds)
+        return b64decode(salt), b64decode(stored), b64decode(server), int(rounds)
 
 
-def usual_rounds(users: Mapping[str, UserRecord]) -> int:
-    """Return the rounds of some user: those of a name without a user must not differ."""
+def usual_parameters(users: Mapping[str, UserRecord]) -> ScramParameters:
+    """Return the parameters of some user: those of a name without a user must not differ, else they
+    would tell which names have one."""
     for each in users.values():
-        return int(re.split(r"[$:]", each.scram, maxsplit=2)[1])
-    return MIN_ROUNDS
+        rounds, salt, _ = re.split(r"[$:]", each.scram, maxsplit=3)[1:]
+        return ScramParameters(int(rounds), len(b64decode(salt)))
+    return ScramParameters(MIN_ROUNDS, 32)
 
 
 def _text(octets: bytes) -> str:
