@@ -108,6 +108,15 @@ def signing(**key: Any) -> dict[str, Any]:
     return {"domain": "a.example", "keys": [{"selector": "s", **key}]}
 
 
+def asks(**hop: Any) -> dict[str, Any]:
+    """Return an intake that asks a server for recipients."""
+    return intake(domains=[{"name": "a.example", "recipients": {"callAhead": hop}}])
+
+
+def filtered(**fields: Any) -> dict[str, Any]:
+    return intake(filters=[{"name": "f", **fields}])
+
+
 def with_template(namespace: str, template: dict[str, Any], name: str = "outgoing") -> Object:
     return mail_queue(namespace, name, workers=workers() | {"template": template})
 
@@ -259,6 +268,12 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
             {"intake": intake(domains=[{"name": "a.example", "recipients": {"file": "/etc/x"}}])},
             "no files or sockets",
         ),
+        ({"intake": asks(socket="/run/lmtp")}, "no files or sockets"),
+        ({"intake": asks(host="elsewhere")}, "callAhead of spec.intake names none"),
+        ({"intake": filtered(milter="unix:/run/milter")}, "no files or sockets"),
+        ({"intake": filtered(milter="inet:elsewhere:1")}, "a filter or a callAhead of"),
+        ({"intake": filtered(function="a:b"), "image": LISTED_IMAGE}, "a filter or a callAhead of"),
+        ({"intake": intake(filters=[spec_cases.HOOK_FILTER])}, "a filter or a callAhead of"),
     ],
     ids=str,
 )
@@ -285,7 +300,9 @@ async def test_what_is_listed_or_in_a_secret_is_let_in(api: ApiServer, namespace
             "listed",
             image=LISTED_IMAGE,
             delivery=delivery,
-            intake=intake(listeners=[spec_cases.SUBMISSION], users=spec_cases.USERS),
+            intake=asks(host="sink")
+            | filtered(milter="inet:sink:11332")
+            | intake(listeners=[spec_cases.SUBMISSION], users=spec_cases.USERS),
         ),
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -241,6 +241,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "url": lambda text: text,
     "getPort": port_of,
     "min": min,
+    "sum": lambda durations: sum(durations, timedelta()),
     "max": max,
     "format": lambda text, values: text % tuple(values),
     "lowerAscii": str.lower,

@@ -61,6 +61,13 @@ class BuiltPod:
         assert "items" not in volume, "a key that is added would replace the pods"
         return str(volume["secretName"])
 
+    def authorities_of(self, file: Path) -> tuple[str, str]:
+        """Return kind and name of the object that has the authorities of a file."""
+        volume = self.mounted[str(file.parent)]
+        ((kind, source),) = ((kind, each) for kind, each in volume.items() if kind != "name")
+        assert [each["key"] for each in source["items"]] == [file.name]
+        return kind, str(source.get("secretName") or source["name"])
+
     def folder_of(self, secret: str) -> Path:
         """Return where the keys of a Secret are."""
         names = {

@@ -90,6 +90,25 @@ def _listener(**listener: Any) -> Spec:
     return _intake(listeners=[RELAY | listener], users=USERS, domains=DOMAINS)
 
 
+MILTER: Spec = {"name": "rspamd", "milter": "inet:rspamd:11332"}
+SLOW_FILTERS: list[Spec] = [MILTER | {"name": each, "timeout": "5m"} for each in ("a", "b")]
+HOOK_FILTER: Spec = {
+    "name": "hook",
+    "http": "https://hook.mail:8443/check",
+    "secret": {"secretRef": {"name": "hook", "key": "secrets"}},
+    "tls": {"caRef": {"kind": "ConfigMap", "name": "ours"}},
+}
+
+
+def _filters(*filters: Spec) -> Spec:
+    return _intake(filters=list(filters))
+
+
+def _asked(**hop: Any) -> Spec:
+    recipients = {"callAhead": hop}
+    return _intake(domains=[{"name": "a.example", "recipients": recipients, "backup": True}])
+
+
 def _certificates(*certificates: Spec) -> Spec:
     return _listener(tls={"certificates": [*certificates]})
 
@@ -297,12 +316,33 @@ MAIL_QUEUES = (
     Case(_intake(listeners=[MX]), "domains is missing"),
     Case(_intake(listeners=[MX], domains=[]), "domains is missing"),
     Case(_intake(domains=[*DOMAINS, *DOMAINS]), "domains"),
-    Case(_intake(domains=[{"name": "a.example", "recipients": {}}]), "give either secretRef"),
+    Case(_intake(domains=[{"name": "a.example", "recipients": {}}]), "give one of secretRef"),
     Case(_intake(domains=[{"name": "a.example", "recipients": {"secretRef": DKIM}}])),
     Case(
         _intake(domains=[{"name": "a.example", "recipients": {"secretRef": DKIM, "file": "/r"}}]),
-        "give either secretRef",
+        "give one of secretRef",
     ),
+    Case(_asked(host="imap.mail", tls=OWN_CA["tls"] | {"mode": "Required"}, login=LOGIN)),
+    Case(_asked(host="imap.mail", lookUp="MX"), "callAhead names one server"),
+    Case(_asked(host="imap.mail", socket="/s"), "give either host or socket"),
+    Case(_intake(domains=[{"name": "a.example", "backup": True}]), "backup goes with"),
+    Case(_filters(MILTER, HOOK_FILTER, MILTER | {"name": "own", "milter": "unix:/run/milter"})),
+    Case(_filters({"name": "none"}), "give one of milter"),
+    Case(_filters(MILTER | {"function": "a:b"}), "give one of milter"),
+    Case(_filters({"name": "f", "function": "a.b:c"}), "an image of your own"),
+    Case(_filters({"name": "f", "function": "a.b:c"}) | {"image": "mine:1"}),
+    Case(_filters(MILTER, MILTER), "filters"),
+    Case(_filters(MILTER | {"milter": "rspamd:11332"}), "write inet:HOST:PORT"),
+    Case(_filters(MILTER | {"tls": OWN_CA["tls"]}), "tls is of http"),
+    Case(_filters(MILTER | {"timeout": "6m"}), "a filter has 1s to 5m"),
+    Case(_filters(MILTER | {"listeners": ["smtp"]})),
+    Case(_filters(MILTER | {"listeners": ["other"]}), "names a listener that there is not"),
+    Case(_filters(*SLOW_FILTERS), "longer than 8m in all"),
+    Case(_filters(SLOW_FILTERS[0], SLOW_FILTERS[1] | {"timeout": "3m"})),
+    Case(_filters(HOOK_FILTER | {"tls": {}}), "give either caRef"),
+    Case(_filters(HOOK_FILTER | {"secret": {}}), "give either secretRef"),
+    Case(_filters({"name": "hook", "http": "https://hook.mail"}), "its requests are signed"),
+    Case(_filters(HOOK_FILTER | {"http": "http://hook.mail"}), "write https://"),
     Case(_submission(rules=[{"users": ["*@a.example"], "maxSize": "25Mi", "fixUp": True}])),
     Case(_submission(rules=[{"maxSize": 65536, "tenant": "a", "senders": ["@a.example", "<>"]}])),
     Case(_submission(rules=[{"maxSize": 65535}]), "maxSize"),

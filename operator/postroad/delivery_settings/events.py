@@ -5,26 +5,19 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from postroad.delivery_settings.patterns import (
     AbsolutePath,
     DeliverySection,
     DomainName,
-    FilePath,
     TenantName,
 )
-from postroad.delivery_settings.secret_references import SecretKeyReference
+from postroad.delivery_settings.secret_references import RequestSecret
 from postroad.domain.delivery.events import EventAddresses, EventKind, EventRule
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.values.api_names import BY_API_NAME
 from postroad.errors import InvalidInput
-
-
-def _path_of(value: object) -> object:
-    if isinstance(value, str) and value.startswith("whsec_"):
-        raise ValueError("write the path of a file that has the secret, not the secret")
-    return value
 
 
 def _webhook(text: str) -> str:
@@ -35,24 +28,6 @@ def _webhook(text: str) -> str:
     if not webhook.is_secured:
         raise ValueError("give it by https: http:// is for loopback alone")
     return text
-
-
-class EventSecret(DeliverySection):
-    """Secrets that sign requests, one a line: `whsec_` and base64, or any text of 24 octets or
-    more. Each request has a signature of each."""
-
-    secret_ref: SecretKeyReference | None = None
-    """The key of a Secret that has them."""
-
-    file: Annotated[FilePath, BeforeValidator(_path_of)] | None = None
-    """File that has them, in place of secretRef. A relative path begins at the folder of the file
-    of delivery."""
-
-    @model_validator(mode="after")
-    def _has_one_place(self) -> EventSecret:
-        if (self.secret_ref is None) == (self.file is None):
-            raise ValueError("give either secretRef (in a MailQueue) or file")
-        return self
 
 
 class EventAmqp(DeliverySection):
@@ -77,7 +52,7 @@ class EventStream(DeliverySection):
     """URL that gets a signed POST for each event, as Standard Webhooks has it. http is for loopback
     alone."""
 
-    secret: EventSecret | None = None
+    secret: RequestSecret | None = None
     """Secrets that sign the requests of a webhook."""
 
     file: AbsolutePath | None = None

@@ -2,11 +2,11 @@
 that comes in. Its pods have them as files, and their file of delivery or of intake names these."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from postroad.delivery_settings.patterns import DeliverySection, ObjectName
+from postroad.delivery_settings.patterns import DeliverySection, FilePath, ObjectName
 from postroad.errors import InvalidSettings
 from postroad.settings.documents import checked
 
@@ -34,6 +34,30 @@ class SecretKeyReference(SecretReference):
 
     key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
     """Key of the Secret that has the value."""
+
+
+def _path_of(value: object) -> object:
+    if isinstance(value, str) and value.startswith("whsec_"):
+        raise ValueError("write the path of a file that has the secret, not the secret")
+    return value
+
+
+class RequestSecret(DeliverySection):
+    """Secrets that sign requests, one a line: `whsec_` and base64, or any text of 24 octets or
+    more. Each request has a signature of each."""
+
+    secret_ref: SecretKeyReference | None = None
+    """The key of a Secret that has them."""
+
+    file: Annotated[FilePath, BeforeValidator(_path_of)] | None = None
+    """File that has them, in place of secretRef. A relative path begins at the folder of the file
+    that names it."""
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> Self:
+        if (self.secret_ref is None) == (self.file is None):
+            raise ValueError("give either secretRef (in a MailQueue) or file")
+        return self
 
 
 class AuthoritiesReference(DeliverySection):

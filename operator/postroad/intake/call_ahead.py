@@ -12,11 +12,11 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.smtp.replies import Reply
+from postroad.errors import InvalidSettings
 from postroad.intake.own_domains import UNKNOWN_RECIPIENT
 from postroad.intake.reply_texts import UNVERIFIED
 from postroad.smtp.client.authentication import authentication_at
@@ -50,7 +50,8 @@ MAX_REMEMBERED = 100_000
 """Recipients that there are, and as many that there are not."""
 
 AskForRecipient = Callable[[str], Awaitable[Reply]]
-"""Returns the reply of a server to RCPT. Raises: WireError."""
+"""Returns the reply of a server to RCPT. Raises: WireError; InvalidSettings for authorities that
+cannot be read."""
 
 
 class CallAhead:
@@ -102,7 +103,7 @@ class CallAhead:
                 return
             async with asyncio.timeout(WITHIN_SECONDS):
                 reply = await self._ask(recipient)
-        except (WireError, TimeoutError) as error:
+        except (WireError, TimeoutError, InvalidSettings) as error:
             self._note_away(type(error).__name__)
             return
         finally:
@@ -156,10 +157,14 @@ def server_that_knows(hop: NextHop, ehlo_name: str, ca_file: Path | None) -> Ask
         if hop.socket is not None
         else Addresses(hop.host, hop.port, TIMEOUTS.look_up, hop.source)
     )
-    context = context_for(hop.tls, hop.authorities or ca_file, hop.oldest_tls)
-    name = ehlo_name_to(hop, ehlo_name)
-    terms = SessionTerms(hop, name, context, TIMEOUTS, authentication_at(hop))
-    return partial(_reply_to_rcpt, reached, terms)
+
+    def terms() -> SessionTerms:
+        context = context_for(hop.tls, hop.authorities or ca_file, hop.oldest_tls)
+        name = ehlo_name_to(hop, ehlo_name)
+        return SessionTerms(hop, name, context, TIMEOUTS, authentication_at(hop))
+
+    terms()  # a file that is wrong from the start is refused
+    return lambda recipient: _reply_to_rcpt(reached, terms(), recipient)
 
 
 async def _reply_to_rcpt(reached: Reached, terms: SessionTerms, recipient: str) -> Reply:

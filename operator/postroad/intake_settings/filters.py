@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from postroad.delivery_settings.patterns import Duration
+from postroad.delivery_settings.secret_references import RequestSecret
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.smtp.next_hops import split_host_port
 from postroad.errors import InvalidInput
-from postroad.intake_settings.listeners import IntakeSection
+from postroad.intake_settings.listeners import Authorities, IntakeSection
 from postroad.intake_settings.senders import is_secured
 
 MAX_FILTERS = 20
@@ -52,8 +53,10 @@ def _within_a_reply(time: timedelta) -> timedelta:
 
 
 OnError = Literal["Accept", "Defer"]
-"""Treatment of a mail whose filter fails: it hangs, breaks off, or answers nonsense. Accept: the
-mail goes on as if the filter were not there. Defer: 451, the client keeps the mail."""
+
+
+class HookTls(Authorities):
+    """TLS with a hook, whose certificate and name are always checked."""
 
 
 class FilterSection(IntakeSection):
@@ -63,24 +66,37 @@ class FilterSection(IntakeSection):
     """Stands in logs and metrics. No two filters have the same."""
 
     milter: Annotated[str, Field(max_length=300), AfterValidator(_milter)] | None = None
-    """Address of a milter: `inet:127.0.0.1:11332`, `unix:/run/rspamd/milter.sock`."""
+    """Address of a milter: `inet:HOST:PORT`, in a MailQueue of a Service (`inet:rspamd:11332`), or
+    `unix:/PATH`, in a MailQueue of a container that intake.template adds, in a volume of both."""
 
-    http: Annotated[str, Field(max_length=2048), AfterValidator(_hook)] | None = Field(
-        None, repr=False
+    http: Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_hook)] | None = (
+        Field(None, repr=False)
     )
-    """URL to which a request with each mail is posted."""
+    """URL to which a request with each mail is posted. http is for loopback alone."""
 
-    secret: Path | None = None
-    """File of the secrets that sign requests of `http`, one a line; read again when it changes."""
+    secret: RequestSecret | None = None
+    """Secrets that sign requests of `http`. Sessions that begin later use renewed ones."""
+
+    tls: HookTls | None = None
+    """Authorities that vouch for the host of `http`. Absent: the system's."""
 
     function: Annotated[str, Field(max_length=300, pattern=r"^[\w.]+:[\w.]+$")] | None = None
-    """Function in Python, `package.module:function`, imported at the start."""
+    """Function in Python, `package.module:function`, imported at the start; in a MailQueue, one
+    that its own image has (spec.image)."""
 
     on_error: OnError = "Defer"
-    timeout: Annotated[Duration, AfterValidator(_within_a_reply)] = timedelta(seconds=30)
-    """For all that it does with one mail."""
+    """Treatment of a mail whose filter fails: it hangs, breaks off, or answers nonsense. Accept:
+    the mail goes on as if the filter were not there. Defer: 451, the client keeps the mail."""
 
-    listeners: Annotated[tuple[str, ...], Field(min_length=1, max_length=100)] | None = None
+    timeout: Annotated[Duration, AfterValidator(_within_a_reply)] = timedelta(seconds=30)
+    """For all that it does with one mail: 1s to 5m."""
+
+    listeners: (
+        Annotated[
+            tuple[Annotated[str, Field(max_length=15)], ...], Field(min_length=1, max_length=100)
+        ]
+        | None
+    ) = None
     """Names of the listeners whose mail it looks at. Absent: all."""
 
     @model_validator(mode="after")
@@ -90,7 +106,18 @@ class FilterSection(IntakeSection):
             raise ValueError("give one of milter, http and function")
         if (self.http is None) != (self.secret is None):
             raise ValueError("secret is of http, which needs it: its requests are signed")
+        if self.tls is not None and self.http is None:
+            raise ValueError("tls is of http: leave it out")
         return self
+
+    @property
+    def port(self) -> int | None:
+        """The port of the network that it is asked at; None: none."""
+        if self.http is not None:
+            parts = urlsplit(self.http)
+            return parts.port or (443 if parts.scheme == "https" else 80)
+        kind, _, place = (self.milter or "").partition(":")
+        return split_host_port(place)[1] if kind == "inet" else None
 
 
 def check_time(filters: Iterable[FilterSection], listeners: Iterable[str]) -> None:
@@ -100,6 +127,7 @@ def check_time(filters: Iterable[FilterSection], listeners: Iterable[str]) -> No
         time = sum((each.timeout for each in its), timedelta())
         if time > MAX_TIME:
             raise ValueError(
-                f"filters: those of the listener {name} may take {time.total_seconds():.0f}s in "
-                "all; make their timeouts 8m at most: a client waits 10 minutes for its reply"
+                f"filters of a listener may take longer than 8m in all: those of {name} have"
+                f" {time.total_seconds():.0f}s; make their timeouts 8m at most: a client waits 10"
+                " minutes for its reply"
             )

@@ -31,10 +31,15 @@ class RecipientTable(IntakeSection):
     """File with such lines in place of secretRef; in a MailQueue, in a volume that intake.template
     mounts. Read again when it changes."""
 
+    call_ahead: Hop | None = None
+    """Server that has the mailboxes, which is asked by RCPT for each; replies are remembered."""
+
     @model_validator(mode="after")
     def _has_one_place(self) -> RecipientTable:
-        if (self.secret_ref is None) == (self.file is None):
-            raise ValueError("give either secretRef (in a MailQueue) or file")
+        if [self.secret_ref, self.file, self.call_ahead].count(None) != 2:
+            raise ValueError("give one of secretRef (in a MailQueue), file and callAhead")
+        if self.call_ahead is not None and self.call_ahead.look_up is HostLookUp.MX:
+            raise ValueError("callAhead names one server: leave out lookUp")
         return self
 
 
@@ -48,33 +53,11 @@ class OwnDomain(IntakeSection):
     """The recipients that it has. Absent: every recipient, as for a backup of a server that refuses
     later."""
 
-
-class FileRecipientTable(RecipientTable):
-    """The recipients that a domain of a file of intake has."""
-
-    call_ahead: Hop | None = None
-    """The server that has the mailboxes, which is asked by RCPT for each; replies are
-    remembered."""
-
-    @model_validator(mode="after")
-    def _has_one_place(self) -> FileRecipientTable:
-        if (self.file is None) == (self.call_ahead is None):
-            raise ValueError("give either file or callAhead")
-        if self.call_ahead is not None and self.call_ahead.look_up is HostLookUp.MX:
-            raise ValueError("callAhead names one server: leave out lookUp")
-        return self
-
-
-class FileDomain(OwnDomain):
-    """A domain of a file of intake."""
-
-    recipients: FileRecipientTable | None = None
-
     backup: StrictBool = False
     """True if mail is taken for every recipient while the server of callAhead does not answer."""
 
     @model_validator(mode="after")
-    def _asks_a_server(self) -> FileDomain:
+    def _asks_a_server(self) -> OwnDomain:
         if self.backup and (self.recipients is None or self.recipients.call_ahead is None):
             raise ValueError(
                 "backup goes with recipients.callAhead: without it, mail is taken"
@@ -107,6 +90,9 @@ class IntakeSettings(IntakeSection):
     domains: Annotated[tuple[OwnDomain, ...], Field(max_length=10_000)] = ()
     """Domains whose mail the listeners of role mx take."""
 
+    filters: Annotated[tuple[FilterSection, ...], Field(max_length=MAX_FILTERS)] = ()
+    """Programs that look at a mail before it is accepted, in order."""
+
     @model_validator(mode="after")
     def _holds_together(self) -> IntakeSettings:
         _check_once("listeners", (each.name for each in self.listeners))
@@ -116,7 +102,18 @@ class IntakeSettings(IntakeSection):
             raise ValueError("users is missing: clients of the roles submission and http log in")
         if ListenerRole.MX in roles and not self.domains:
             raise ValueError("domains is missing: the role mx takes mail for these alone")
+        self._check_filters({each.name for each in self.listeners})
         return self
+
+    def _check_filters(self, known: set[str]) -> None:
+        _check_once("filters", (each.name for each in self.filters))
+        for filter_ in self.filters:
+            if unknown := set(filter_.listeners or ()) - known:
+                raise ValueError(
+                    f"filters: {filter_.name}: a filter names a listener that there is not:"
+                    f" {min(unknown)}"
+                )
+        check_time(self.filters, known)
 
     @property
     def fixed(self) -> object:
@@ -132,25 +129,12 @@ class IntakeFile(IntakeSettings):
     """The content of a file of intake."""
 
     listeners: Annotated[tuple[FileListener, ...], Field(min_length=1, max_length=100)]
-    domains: Annotated[tuple[FileDomain, ...], Field(max_length=10_000)] = ()
-    filters: Annotated[tuple[FilterSection, ...], Field(max_length=MAX_FILTERS)] = ()
-    """Programs that look at a mail before it is accepted, in order."""
-
-    @model_validator(mode="after")
-    def _has_filters_of_listeners(self) -> IntakeFile:
-        _check_once("filters", (each.name for each in self.filters))
-        known = {each.name for each in self.listeners}
-        for filter_ in self.filters:
-            if unknown := set(filter_.listeners or ()) - known:
-                raise ValueError(f"filters: {filter_.name}: no listener {min(unknown)}")
-        check_time(self.filters, known)
-        return self
 
     def files(self) -> set[Path]:
         """Return the files that are read again when they change."""
-        secrets = {each.secret for each in self.filters if each.secret}
-        holders = [self.users, *(each.recipients for each in self.domains)]
-        return secrets | {each.file for each in holders if each is not None and each.file}
+        secrets = [each.secret for each in self.filters]
+        holders = [self.users, *secrets, *(each.recipients for each in self.domains)]
+        return {each.file for each in holders if each is not None and each.file}
 
 
 def read_intake(file: Path) -> IntakeFile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StrictInt, model_validator
 
@@ -14,7 +14,7 @@ from postroad.delivery_settings.patterns import (
     Port,
     domain_name,
 )
-from postroad.delivery_settings.secret_references import SecretReference
+from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
 from postroad.domain.values.networks import LOOPBACK, Networks
 
 NetworkTexts = Annotated[tuple[NetworkText, ...], Field(min_length=1, max_length=1000)]
@@ -30,6 +30,23 @@ ServedName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(
 
 class IntakeSection(DeliverySection):
     """A part of what an administrator decides about mail that comes in."""
+
+
+class Authorities(IntakeSection):
+    """Certificate authorities of the intake's peers."""
+
+    ca_ref: AuthoritiesReference | None = None
+    """Object with the authorities, in the namespace of the MailQueue."""
+
+    ca_file: FilePath | None = None
+    """PEM file of these authorities, in place of caRef; in a MailQueue, in a volume that
+    intake.template mounts. Read again when it changes."""
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> Self:
+        if (self.ca_ref is None) == (self.ca_file is None):
+            raise ValueError("give either caRef (in a MailQueue) or caFile")
+        return self
 
 
 class ListenerRole(StrEnum):

@@ -201,7 +201,7 @@ async def test_a_hook_filters_and_its_secret_is_followed(tmp_path: Path) -> None
     other = "whsec_" + base64.b64encode(b"o" * 32).decode()
     async with WebhookServer() as server:
         server.body = b'{"headers": [{"action": "add", "name": "X", "value": "y"}]}'
-        filters = [{"name": "hook", "http": server.url, "secret": "secret"}]
+        filters = [{"name": "hook", "http": server.url, "secret": {"file": "secret"}}]
         async with an_intake_by_file(tmp_path, RELAY | {"filters": filters}) as running:
             assert (await sent(running, b"A: 1\r\n\r\nhi\r\n"))[0] == 250
             assert server.requests[0].is_signed_by(SECRET)
@@ -221,7 +221,7 @@ async def test_a_secret_that_cannot_sign_is_refused_at_the_start(
 ) -> None:
     if secret is not None:
         (tmp_path / "secret").write_text(secret)
-    filters = [{"name": "hook", "http": "https://x.example/", "secret": "secret"}]
+    filters = [{"name": "hook", "http": "https://x.example/", "secret": {"file": "secret"}}]
     with pytest.raises(InvalidSettings, match="the secrets of the filter hook"):
         async with an_intake_by_file(tmp_path, RELAY | {"filters": filters}):
             pass
@@ -383,19 +383,19 @@ async def test_a_header_with_a_line_of_no_field_is_refused_as_it_hides_fields_fr
     [
         ([{"name": "a"}], "give one of milter, http and function"),
         ([FUNCTION | {"milter": "inet:127.0.0.1:1"}], "give one of milter, http and function"),
-        ([FUNCTION | {"secret": "x"}], "secret is of http"),
+        ([FUNCTION | {"secret": {"file": "x"}}], "secret is of http"),
         ([{"name": "a", "http": "https://x.example/"}], "secret is of http"),
-        ([{"name": "a", "http": "http://x.example/", "secret": "x"}], "write https://"),
+        ([{"name": "a", "http": "http://x.example/", "secret": {"file": "x"}}], "write https://"),
         ([{"name": "a", "milter": "inet:127.0.0.1"}], "write inet:HOST:PORT or unix:/PATH"),
         ([{"name": "a", "milter": "unix:run/x"}], "write inet:HOST:PORT or unix:/PATH"),
         ([FUNCTION | {"function": "decide"}], "function"),
         ([FUNCTION | {"timeout": "6m"}], "a filter has 1s to 5m"),
         ([FUNCTION | {"onError": "Reject"}], "onError"),
         ([FUNCTION, FUNCTION], "filters: mine stands twice"),
-        ([FUNCTION | {"listeners": ["x"]}], "no listener x"),
+        ([FUNCTION | {"listeners": ["x"]}], "names a listener that there is not: x"),
         (
             [FUNCTION | {"name": name, "timeout": "241s"} for name in "ab"],
-            "those of the listener relay may take 482s",
+            "those of relay have 482s",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.kubernetes.api import SECRET
+from postroad.controller.kubernetes.api import CONFIG_MAP, SECRET
 from postroad.domain.values.networks import Networks
 from postroad.intake.logins.passwords import record_of
 from postroad.intake_settings.listeners import ListenerRole
@@ -18,12 +18,31 @@ from support.certificates import Certificates
 from support.manual_loop import move, run
 from support.resources import intake, relay, secret, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
-from support.spec_cases import CERTIFICATE, MX, NAMED, OIDC, SUBMISSION, TLS, USERS
+from support.spec_cases import (
+    CERTIFICATE,
+    HOOK_FILTER,
+    LOGIN,
+    MILTER,
+    MX,
+    NAMED,
+    OIDC,
+    SUBMISSION,
+    TLS,
+    USERS,
+)
 
 LONGER_THAN_A_FULL_RECONCILE = 400
 
 RECIPIENTS: dict[str, Any] = {"secretRef": {"name": "recipients", "key": "a.txt"}}
-DOMAINS: list[dict[str, Any]] = [{"name": "a.example", "recipients": RECIPIENTS}]
+CALL_AHEAD = {
+    "host": "imap",
+    "tls": {"mode": "Required", "caRef": {"name": "theirs"}},
+    "login": LOGIN,
+}
+DOMAINS: list[dict[str, Any]] = [
+    {"name": "a.example", "recipients": RECIPIENTS},
+    {"name": "c.example", "recipients": {"callAhead": CALL_AHEAD}, "backup": True},
+]
 SMTPS = SUBMISSION | {
     "name": "smtps",
     "port": 465,
@@ -36,6 +55,7 @@ ALL: dict[str, Any] = {
     "users": USERS | {"oidc": OIDC},
     "rules": [RULE],
     "domains": DOMAINS,
+    "filters": [HOOK_FILTER],
 }
 
 
@@ -65,6 +85,21 @@ def test_the_program_reads_what_the_resource_has_with_files_in_place_of_secrets(
     assert read.rules[0].max_size == 1 << 20
     assert read.domains[0].recipients
     assert read.domains[0].recipients.file == pod.folder_of("recipients") / "a.txt"
+    asked = read.domains[1].recipients
+    assert asked
+    assert asked.call_ahead
+    hop = asked.call_ahead.next_hop()
+    assert (hop.host, read.domains[1].backup) == ("imap", True)
+    assert hop.login
+    assert hop.login.folder == pod.folder_of("relay-login")
+    assert hop.authorities
+    assert pod.authorities_of(hop.authorities) == ("secret", "theirs")
+    (hook,) = read.filters
+    assert hook.secret
+    assert hook.secret.file == pod.folder_of("hook") / "secrets"
+    assert hook.tls
+    assert hook.tls.ca_file
+    assert pod.authorities_of(hook.tls.ca_file) == ("configMap", "ours")
     assert all(each.get("readOnly") for each in pod.mounts if each["name"].startswith("intake"))
 
 
@@ -82,7 +117,7 @@ def test_secrets_of_an_intake_are_in_its_pods_alone() -> None:
 
     others = {key: each for key, each in found.items() if key[1] != "outgoing-intake"}
     assert "outgoing-worker" in str(others)
-    for name in ("intake-tls", "users.yaml", "recipients"):
+    for name in ("intake-tls", "users.yaml", "recipients", "relay-login", "theirs", "ours"):
         assert name not in json.dumps([*others.values()])
 
 
@@ -98,6 +133,12 @@ async def declared(operator: RunningController, folder: Path) -> None:
     await operator.create(secret(NAMESPACE, "recipients", {"a.txt": "info\npost@a.example\n"}))
     for name in ("intake-tls", "b"):
         await operator.create(secret(NAMESPACE, name, certificate(folder)))
+    authorities = {"ca.crt": Certificates.copied(folder).authority.read_text()}
+    await operator.create(secret(NAMESPACE, "theirs", authorities))
+    ours = {"kind": "ConfigMap", "metadata": {"namespace": NAMESPACE, "name": "ours"}}
+    await operator.user.create(CONFIG_MAP, {"apiVersion": "v1", **ours, "data": authorities})
+    await operator.create(secret(NAMESPACE, "hook", {"secrets": "s" * 24}))
+    await operator.create(secret(NAMESPACE, "relay-login", {"username": "u", "password": "p"}))
     await operator.declare(intake=intake(**ALL))
     assert operator.condition("Ready")["status"] == "True"
 
@@ -128,12 +169,20 @@ STARTTLS = [relay("10.0.0.0/8", "fd00::/8"), SUBMISSION, SMTPS | {"tls": TLS}, M
         ({"users": {"secretRef": None}}, True),
         ({"users": {"oidc": OIDC | {"audience": "other"}}}, True),
         ({"domains": [{"name": "a.example"}]}, True),
+        ({"filters": [HOOK_FILTER, MILTER]}, False),
+        ({"filters": [HOOK_FILTER | {"tls": {"caRef": {"name": "theirs"}}}]}, True),
         ({"listeners": STARTTLS}, True),
         ({"listeners": [*ALL["listeners"][:3], MX | {"port": 2500}]}, True),
     ],
     ids=[
         *("a rule", "a domain", "networks", "another key", "no file of users", "another issuer"),
-        *("another set of Secrets", "another mode of TLS", "another port"),
+        *(
+            "another set of Secrets",
+            "another filter",
+            "other authorities",
+            "another mode of TLS",
+            "another port",
+        ),
     ],
 )
 def test_a_change_reaches_the_file_and_replaces_pods_where_the_process_cannot_follow_it(
@@ -177,13 +226,34 @@ def test_a_change_reaches_the_file_and_replaces_pods_where_the_process_cannot_fo
         ),
         ("recipients", {"a.txt": "IyBub25lCg=="}, "CredentialsMissing", "none is listed"),
         (
+            "hook",
+            {"secrets": "c2VjcmV0LXdvcmQ="},
+            "CredentialsMissing",
+            "spec.intake.filters[0].secret.secretRef: `secrets` of Secret mail/hook cannot sign: a",
+        ),
+        (
+            "relay-login",
+            {"password": None},
+            "CredentialsMissing",
+            "domains[1].recipients.callAhead.login.secretRef: Secret mail/relay-login has no key",
+        ),
+        (
+            "theirs",
+            {"ca.crt": "c2VjcmV0LXdvcmQ="},
+            "CertificateUnusable",
+            "recipients.callAhead.tls.caRef: `ca.crt` of Secret mail/theirs holds no certificate",
+        ),
+        (
             "b",
             {"tls.key": "c2VjcmV0LXdvcmQ="},
             "CertificateUnusable",
             "spec.intake.listeners[2].tls.certificates[1].certRef: `tls.crt` and `tls.key` of ",
         ),
     ],
-    ids=["no key", "no users", "a foreign recipient", "no recipient", "no pair"],
+    ids=[
+        *("no key", "no users", "a foreign recipient", "no recipient", "short", "no password"),
+        *("no authorities", "no pair"),
+    ],
 )
 def test_a_secret_without_what_it_is_for_is_a_condition_and_all_stays_as_it_is(
     tmp_path: Path, name: str, data: dict[str, Any], reason: str, said: str

@@ -88,6 +88,24 @@ def test_an_intake_may_ask_its_issuer_for_keys(issuer: str, egress: object) -> N
     assert found["policyTypes"] == ["Ingress", "Egress"]
 
 
+def test_an_intake_may_reach_what_it_asks_about_mails_and_recipients() -> None:
+    hops = ({"host": "imap.mail", "port": 24}, {"host": "imap.other"}, {"socket": "/run/lmtp"})
+    domains = [
+        {"name": f"{number}.example", "recipients": {"callAhead": each}}
+        for number, each in enumerate(hops)
+    ]
+    local = {"name": "local", "milter": "unix:/run/milter"}
+    filters = [spec_cases.MILTER, spec_cases.HOOK_FILTER, local]
+    asks = {"domains": domains, "filters": filters}
+    function = {"name": "own", "function": "own.filters:check"}
+
+    found = network_policies(queue(intake=intake(**asks)), context())["intake"]
+    own = queue(intake=intake(filters=[function]), image="mine:1")
+
+    assert found["egress"] == [tcp(24, 25, 8443, 11332)]
+    assert network_policies(own, context())["intake"]["egress"] == [{}]
+
+
 LISTENERS = [relay(), relay(name="smtps", port=465)]
 RULES = [
     {"name": "a", "domains": ["a.example"], "hops": [{"host": "h.example", "port": 2525}]},

@@ -20,7 +20,7 @@ from postroad.intake.filters.opening import FilterDocument, OpenFilters
 from postroad.intake.logins.results import KnownUsers, UsersUnavailable
 from postroad.intake.own_domains import OwnDomains
 from postroad.intake.submission import Permissions, UserRates
-from postroad.intake_settings.intake_file import FileDomain, IntakeFile, OwnDomain, read_intake
+from postroad.intake_settings.intake_file import IntakeFile, OwnDomain, read_intake
 from postroad.intake_settings.listeners import (
     FileListener,
     Listener,
@@ -125,7 +125,7 @@ class FileListeners:
         self.file, self._base, self._ca_file = file, base, ca_file
         self._rates = UserRates()
         self._filters = OpenFilters(base.queue.name, ca_file, base.clock.now)
-        self._asked: dict[FileDomain, CallAhead] = {}
+        self._asked: dict[OwnDomain, CallAhead] = {}
         self._authenticator: Authenticator | None = None
 
     async def open(self) -> None:

@@ -1,5 +1,5 @@
 """File that decides about delivery in the pods of workers: a file of delivery, as `--delivery`
-reads it. Of objects with authorities that it names, `ca.crt` alone is mounted.
+reads it.
 
 Checks the Secrets that `spec.delivery` and the relay of a MailQueue name, before its pods mount
 them."""
@@ -8,23 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from postroad.controller.credentials import read_authorities, read_values
 from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.pods.settings_files import (
+    authorities_in,
     folder_of,
-    read_only,
-    secret_folder,
+    object_folder,
     settings_mounts,
     settings_volumes,
-    volume_name,
 )
 from postroad.controller.reads import Reads
 from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.queue_resource import Queue
-from postroad.controller.spec.tls import FOLDER, READ_BY_ALL
 from postroad.delivery_settings import secret_references
 from postroad.delivery_settings.delivery import DeliveryFileSettings, DeliverySettings
 from postroad.delivery_settings.files import written
@@ -35,7 +34,6 @@ from postroad.logins import LOGIN
 
 FILE = "delivery.yaml"
 _NAME = "delivery"
-_AUTHORITIES = f"{FOLDER}/delivery-authorities"
 _POLICIES = "mta-sts"
 _POLICY_FOLDER = f"/var/lib/postroad/{_POLICIES}"
 
@@ -78,25 +76,17 @@ class DeliveryFiles:
 
     @property
     def authorities(self) -> list[secret_references.AuthoritiesReference]:
-        if self.is_alone:
-            return []
-        found = (each for _, each in secret_references.references_of(self.settings))
-        named = {each for each in found if isinstance(each, secret_references.AuthoritiesReference)}
-        return sorted(named, key=lambda each: (each.kind, each.name))
+        return [] if self.is_alone else authorities_in(self.settings)
 
     def data(self) -> dict[str, str]:
-        return {FILE: written(self.settings, _folder_of)}
+        return {FILE: written(self.settings, partial(object_folder, _NAME))}
 
     def volumes(self) -> list[dict[str, Any]]:
-        volumes = settings_volumes(_NAME, self.config_map, self.secrets)
-        volumes += [_volume_with(each) for each in self.authorities]
+        volumes = settings_volumes(_NAME, self.config_map, self.secrets, self.authorities)
         return [*volumes, {"name": _POLICIES, "emptyDir": {}}] if self._keeps_policies else volumes
 
     def mounts(self) -> list[dict[str, Any]]:
-        mounts = settings_mounts(_NAME, self.secrets)
-        for each in self.authorities:
-            folder = _folder_of(each.model_dump())
-            mounts.append(read_only(volume_name(_NAME, folder), folder))
+        mounts = settings_mounts(_NAME, self.secrets, self.authorities)
         policies = {"name": _POLICIES, "mountPath": _POLICY_FOLDER}
         return [*mounts, policies] if self._keeps_policies else mounts
 
@@ -116,20 +106,6 @@ def _with_folder(routing: RoutingSettings | None) -> RoutingSettings:
     if routing.sts.folder is not None:
         return routing
     return routing.model_copy(update={"sts": StsSettings(folder=Path(_POLICY_FOLDER))})
-
-
-def _folder_of(reference: Mapping[str, str]) -> str:
-    """Return where a pod has the files of a Secret, or of authorities, which have a kind."""
-    kind, name = reference.get("kind"), reference["name"]
-    return secret_folder(_NAME, name) if kind is None else f"{_AUTHORITIES}/{kind.lower()}/{name}"
-
-
-def _volume_with(authorities: secret_references.AuthoritiesReference) -> dict[str, Any]:
-    named = {"secretName" if authorities.kind == "Secret" else "name": authorities.name}
-    kind = "secret" if authorities.kind == "Secret" else "configMap"
-    items = [{"key": secret_references.AUTHORITIES_KEY, "path": secret_references.AUTHORITIES_KEY}]
-    source = {**named, "defaultMode": READ_BY_ALL, "items": items}
-    return {"name": volume_name(_NAME, _folder_of(authorities.model_dump())), kind: source}
 
 
 async def read_of_workers(api: Reads, queue: Queue, workers: Workers) -> dict[str, str]:
@@ -168,7 +144,7 @@ async def _check(
         return
     found = await read_values(api, namespace, reference.name, (reference.key,))
     if not signs:
-        _check_secrets(namespace, reference, found[reference.key])
+        check_signing_secrets(namespace, reference, found[reference.key])
         return
     # Here, because the library of keys takes 10 MB, which an operator without keys does not need.
     from postroad.signing.keys import SigningKey
@@ -182,9 +158,10 @@ async def _check(
         ) from None
 
 
-def _check_secrets(
+def check_signing_secrets(
     namespace: str, reference: secret_references.SecretKeyReference, text: str
 ) -> None:
+    """Check that requests can be signed with a text. Raises: CredentialsMissing."""
     try:
         read_secrets(text)
     except InvalidInput as error:

@@ -6,24 +6,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from postroad.controller.credentials import check_certificate, read_values
+from postroad.controller.credentials import check_certificate, read_authorities, read_values
 from postroad.controller.pods import settings_files
+from postroad.controller.pods.delivery_files import check_signing_secrets
 from postroad.controller.reads import Reads
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.queue_resource import Queue
 from postroad.delivery_settings.files import written
 from postroad.delivery_settings.secret_references import (
+    AuthoritiesReference,
+    ObjectReference,
     SecretKeyReference,
-    SecretReference,
+    references_of,
     secrets_of,
 )
 from postroad.errors import CertificateUnusable, CredentialsMissing, InvalidInput, InvalidSettings
 from postroad.intake_settings.intake_file import IntakeSettings
 from postroad.intake_settings.recipients import local_parts
 from postroad.intake_settings.user_file import users_in
+from postroad.logins import LOGIN
 
 FILE = "intake.yaml"
 FIELDS = set(IntakeSettings.model_fields)
@@ -49,32 +53,29 @@ class IntakeFiles:
         return sorted({each.name for _, each in secrets_of(self.settings)})
 
     def data(self) -> dict[str, str]:
-        return {FILE: written(self.settings, _folder_of, FIELDS)}
+        folder_of = partial(settings_files.object_folder, _NAME)
+        return {FILE: written(self.settings, folder_of, FIELDS)}
 
     def volumes(self) -> list[dict[str, Any]]:
-        return settings_files.settings_volumes(_NAME, self.config_map, self.secrets)
+        authorities = settings_files.authorities_in(self.settings)
+        return settings_files.settings_volumes(_NAME, self.config_map, self.secrets, authorities)
 
     def mounts(self) -> list[dict[str, Any]]:
-        return settings_files.settings_mounts(_NAME, self.secrets)
+        authorities = settings_files.authorities_in(self.settings)
+        return settings_files.settings_mounts(_NAME, self.secrets, authorities)
 
     def environment(self) -> Mapping[str, str]:
         """Return the setting that names the file, without its prefix."""
         return {"INTAKE_FILE": f"{settings_files.folder_of(_NAME)}/{FILE}"}
 
 
-def _folder_of(reference: Mapping[str, str]) -> str:
-    return settings_files.secret_folder(_NAME, reference["name"])
-
-
 async def check_intake(api: Reads, queue: Queue, intake: Intake) -> None:
-    """Check that the Secrets of an intake have what they are named for. Raises: CredentialsMissing,
-    CertificateUnusable, which name each field whose Secret lacks it."""
+    """Check that the objects that an intake names have what they are named for. Raises:
+    CredentialsMissing, CertificateUnusable, which name each field whose object lacks it."""
     problems, unusable = [], False
-    for path, reference in secrets_of(intake):
+    for path, reference in references_of(intake):
         try:
-            number = re.match(r"domains\[([0-9]+)", path)
-            domain = None if number is None else intake.domains[int(number[1])].name
-            await _check(api, queue.name.namespace, reference, domain)
+            await _check(api, queue.name.namespace, intake, path, reference)
         except (CredentialsMissing, CertificateUnusable) as error:
             problems.append(f"spec.intake.{path}: {error.explain()}")
             unusable |= isinstance(error, CertificateUnusable)
@@ -84,12 +85,23 @@ async def check_intake(api: Reads, queue: Queue, intake: Intake) -> None:
 
 
 async def _check(
-    api: Reads, namespace: str, reference: SecretReference, domain: str | None
+    api: Reads, namespace: str, intake: Intake, path: str, reference: ObjectReference
 ) -> None:
+    if isinstance(reference, AuthoritiesReference):
+        await read_authorities(api, namespace, reference)
+        return
     if not isinstance(reference, SecretKeyReference):
-        await check_certificate(api, namespace, reference.name)
+        if path.startswith("listeners"):
+            await check_certificate(api, namespace, reference.name)
+        else:
+            await read_values(api, namespace, reference.name, LOGIN)
         return
     found = await read_values(api, namespace, reference.name, (reference.key,))
+    if path.startswith("filters"):
+        check_signing_secrets(namespace, reference, found[reference.key])
+        return
+    number = re.match(r"domains\[([0-9]+)", path)
+    domain = None if number is None else intake.domains[int(number[1])].name
     problem = _problem(found[reference.key], domain)
     if problem is not None:
         what, hint = problem

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from postroad.controller.kubernetes import api
-from postroad.controller.spec.intake import HEALTH
+from postroad.controller.spec.intake import HEALTH, Intake
 from postroad.controller.spec.mailqueue import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.delivery_settings.hops import Hop
@@ -38,10 +38,8 @@ def network_policies(queue: Queue, context: PodContext) -> Mapping[str, dict[str
         )
     }
     if spec.intake is not None:
-        users = spec.intake.users
-        issuer = users.oidc.issuer if users is not None and users.oidc is not None else None
-        asks = [_to(sorted({_port_of(issuer), HTTPS_PORT}))] if issuer else []
-        policies["intake"] = {api.COMPONENT: "intake"}, [_to(spec.intake.ports)], asks
+        ingress, asked = [_to(spec.intake.ports)], _asked_by(spec.intake)
+        policies["intake"] = {api.COMPONENT: "intake"}, ingress, asked
     if spec.workers is not None:
         egress = _egress_of(spec.workers.handler, queue)
         policies["worker"] = {api.COMPONENT: "worker"}, [], egress
@@ -80,6 +78,20 @@ def _ports_of_servers(context: PodContext) -> list[int]:
 def _port_of(url: str) -> int:
     parts = urlsplit(url)
     return parts.port or _USUAL[parts.scheme]
+
+
+def _asked_by(intake: Intake) -> PolicyRules:
+    """Return what an intake asks: the issuer of its users, its filters, servers with mailboxes."""
+    if any(each.function is not None for each in intake.filters):  # it connects to what it likes
+        return ANYWHERE
+    ports = {each.port for each in intake.filters if each.port is not None}
+    users = intake.users
+    if users is not None and users.oidc is not None:
+        ports |= {_port_of(users.oidc.issuer), HTTPS_PORT}
+    tables = (each.recipients for each in intake.domains)
+    hops = [each.call_ahead for each in tables if each is not None and each.call_ahead is not None]
+    ports |= {hop.port_of_host for hop in hops if hop.host is not None}
+    return [_to(sorted(ports))] if ports else []
 
 
 def _egress_of(handler: Handler, queue: Queue) -> PolicyRules:

@@ -356,6 +356,15 @@ class MailQueueSpec(parts.Model):
     on; the operator still updates the sizes in the status."""
 
     @model_validator(mode="after")
+    def _has_functions_of_filters(self) -> MailQueueSpec:
+        filters = () if self.intake is None else self.intake.filters
+        if self.image is None and any(each.function is not None for each in filters):
+            raise ValueError(
+                "a filter with function needs an image of your own that has it: name it in image"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _routes_are_followed(self) -> MailQueueSpec:
         if (
             self.delivery is not None

@@ -27,6 +27,8 @@ class FilterDocument:
     section: FilterSection
     call: Callable[[FilteredMail], Any] | None = field(default=None, repr=False)
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
+    ca_file: Path | None = None
+    """Authorities that vouch for a hook; None: those of the process."""
 
     @classmethod
     def read(cls, section: FilterSection, folder: Path) -> FilterDocument:
@@ -35,12 +37,15 @@ class FilterDocument:
             return cls(section, imported(section.function))
         if section.secret is None:
             return cls(section)
-        file = folder / section.secret
+        assert section.secret.file is not None  # a file of intake names no Secret
+        file = folder / section.secret.file
         try:
-            return cls(section, secrets=read_secrets(file.read_text()))
+            secrets = read_secrets(file.read_text())
         except (OSError, UnicodeDecodeError, InvalidInput) as error:
             what = str(error) if isinstance(error, InvalidInput) else type(error).__name__
             raise InvalidSettings(f"the secrets of the filter {section.name}: {what}") from error
+        ca_file = None if section.tls is None else section.tls.ca_file
+        return cls(section, secrets=secrets, ca_file=ca_file and folder / ca_file)
 
 
 class OpenFilters:
@@ -65,7 +70,7 @@ class OpenFilters:
         if document.section.http is not None:
             from postroad.intake.filters.hook import HookFilter  # imports aiohttp
 
-            url, secrets = document.section.http, document.secrets
-            return HookFilter(url, secrets, self._ca_file, self._now).decide
+            url, ca_file = document.section.http, document.ca_file or self._ca_file
+            return HookFilter(url, document.secrets, ca_file, self._now).decide
         assert document.call is not None
         return FunctionFilter(document.call, self._threads).decide
