@@ -17,7 +17,7 @@ from postroad.intake.web.models import (
     MailFields,
     MailRequest,
 )
-from postroad.intake.web.problems import RETRY_SECONDS, Problem, ProblemDocument
+from postroad.problems import RETRY_SECONDS, Problem, ProblemDocument
 from support.repository import ROOT
 
 FILE = ROOT / "operator" / "postroad" / "intake" / "web" / "openapi.json"

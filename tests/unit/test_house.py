@@ -59,6 +59,7 @@ SHARED_NAMES = {
     "an error, and the event that records it": {"ConfigurationRefused"},
     "of the log, of deliveries: what each engine records": {"Record"},
     "what takes items of a queue, at both ends": {"Consumer"},
+    "what a client may do, by a session of SMTP and of the console": {"Rights"},
     "the same type, in rooms that do not import each other": {
         "Duration", "Pick", "Result",
     },

@@ -28,8 +28,8 @@ from postroad.ports.delivery import SharedState, Topic
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where mail goes instead: the name of a rule of the routes, or a server as HOST:PORT, with how
-    the connection to it is secured (opportunistic by default)."""
+    """Route that mail takes instead: the name of a rule of the routes, or a server as HOST:PORT,
+    with how the connection to it is secured (opportunistic by default)."""
 
     name: str
     tls: str | None = None

@@ -47,6 +47,7 @@ _PLACES = {
     "intake": "postroad.cli.processes.intake:intake",
     "users": "postroad.cli.processes.users:users",
     "mta": "postroad.cli.processes.mta:mta",
+    "console": "postroad.cli.processes.console:console",
     "operator": "postroad.cli.processes.operator_command:operator",
     "maintain": "postroad.cli.mail.maintenance:maintain",
     "audit": "postroad.cli.mail.maintenance:audit",

@@ -17,7 +17,7 @@ import structlog
 
 Logger = structlog.stdlib.BoundLogger
 
-_CHATTY = ("cassandra", "boto3", "botocore", "urllib3", "aiohttp.access", "mail.log")
+_CHATTY = ("uvicorn", "cassandra", "boto3", "botocore", "urllib3", "aiohttp.access", "mail.log")
 
 
 _STANDARD = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))

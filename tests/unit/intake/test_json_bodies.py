@@ -11,7 +11,7 @@ from postroad.intake.context import ClientTimeouts
 from postroad.intake.web import bodies
 from postroad.intake.web.bodies import MAX_HELD, MAX_VALUES, parsed
 from postroad.intake.web.models import MailRequest
-from postroad.intake.web.problems import Problem
+from postroad.problems import Problem
 
 MANY = b"," * (MAX_VALUES + 1)
 

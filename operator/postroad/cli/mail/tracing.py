@@ -8,7 +8,7 @@ from uuid import UUID
 
 import click
 
-from postroad.adapters.disk.attempt_log import read_attempts
+from postroad.administration.tracing import search_attempts
 from postroad.cli.options import (
     DURATION,
     INSTANT,
@@ -124,7 +124,7 @@ def _selector(
 def _trace_log(folder: Path, wanted: AttemptSelector, *, as_json: bool) -> None:
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder of an attempt log", hint="name one by --log")
-    found, without_addresses, unreadable = _search(folder, wanted)
+    found, without_addresses, unreadable = search_attempts(folder, wanted)
     for line in found:
         say(to_document(line), as_json=as_json, text=attempt_text(line))
     if unreadable:
@@ -137,21 +137,6 @@ def _trace_log(folder: Path, wanted: AttemptSelector, *, as_json: bool) -> None:
         )
     if not found:
         click.echo("postroad: no attempt fits", err=True)
-
-
-def _search(folder: Path, wanted: AttemptSelector) -> tuple[list[LoggedAttempt], int, int]:
-    """Return the lines that fit in order of time, and how many have no addresses, or cannot be
-    read. Files of several processes are read one after the other, so that few are open."""
-    found: list[LoggedAttempt] = []
-    without_addresses = unreadable = 0
-    for line in read_attempts(folder, wanted.since):
-        if line is None:
-            unreadable += 1
-            continue
-        without_addresses += line.recipient is None
-        if wanted.fits(line):
-            found.append(line)
-    return sorted(found, key=lambda line: line.at), without_addresses, unreadable
 
 
 def _connection_text(line: LoggedAttempt) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 from uuid import UUID
@@ -32,11 +32,13 @@ ENQUEUE_ID = attrgetter("enqueue_id")
 @dataclass(frozen=True, slots=True)
 class WaitingMail:
     """A waiting mail. `row` is the entry that a change starts from; `entry` is how the mail waits:
-    the same, or its successor while a replacement is under way."""
+    the same, or its successor while a replacement is under way. `place`: the id of the row that was
+    read, where the mail was followed from there to another."""
 
     row: entries.Entry
     entry: entries.Entry
     mark: entries.Mark | None
+    place: UUID | None = None
 
 
 async def waiting(
@@ -55,7 +57,7 @@ async def waiting(
     bound, end = wanted.bounds
     after = max(filter(None, (after, bound)), default=None)
     if after is not None:
-        first = max(first, moment_of(after))
+        first = max(first, min(moment_of(after), began.latest))
     latest = began.latest if end is None else min(began.latest, moment_of(end))
     ahead = _Ahead(began.latest)
     # The successor's row is in within the deadline: after an older replacement, that row is read
@@ -80,7 +82,7 @@ async def waiting(
                 except InvalidInput:  # the mark's change makes no valid envelope
                     aside.mark(row.key)
             if found is not None and wanted.matches(found.entry, began.at):
-                yield found
+                yield found if found.row is row else replace(found, place=row.enqueue_id)
     aside.end()
 
 
@@ -131,7 +133,8 @@ async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[Mai
         while found:
             yield _unreadable(found.pop(0))
         if each.mark is None or await _waits_on(engine, each.entry):
-            yield view_of(each.entry, engine.limits_cache.now())
+            view = view_of(each.entry, engine.limits_cache.now())
+            yield replace(view, place=each.place or each.row.enqueue_id)
     for row in found:
         yield _unreadable(row)
 

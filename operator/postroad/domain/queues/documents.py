@@ -30,7 +30,8 @@ from postroad.errors import PostroadError
 class MailView:
     """A waiting mail as an administrator sees it. `due_at` is None when it is due; `reason` is a
     dead letter's. `accepted_at` is when the mail entered the queue, `enqueued_at` when this entry
-    began."""
+    began. `place`: the id of the entry under which a listing met the mail, where that may be an
+    earlier one: listings go on after it."""
 
     enqueue_id: UUID
     mail_id: UUID
@@ -43,6 +44,7 @@ class MailView:
     size_bytes: int
     last_error: str | None = None
     reason: str | None = None
+    place: UUID | None = None
 
 
 UNREADABLE = Envelope(sender=None, recipients=("postmaster",), name="unreadable mail")

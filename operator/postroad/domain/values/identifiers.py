@@ -17,6 +17,7 @@ LAST = UUID(int=(1 << 128) - 1)
 
 _RANDOM_BITS = 62
 _MILLISECOND = timedelta(milliseconds=1)
+_LAST_MILLISECOND = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MILLISECOND
 
 
 def id_at(moment: datetime, sequence: int, randomness: int) -> UUID:
@@ -33,8 +34,9 @@ def _id_of(milliseconds: int, sequence: int, randomness: int) -> UUID:
 
 
 def moment_of(identifier: UUID) -> datetime:
-    """Return the instant an id was made at, to the millisecond."""
-    return EPOCH + timedelta(milliseconds=identifier.int >> 80)
+    """Return the instant an id was made at, to the millisecond; of one that a client made up, the
+    last instant there is."""
+    return EPOCH + timedelta(milliseconds=min(identifier.int >> 80, _LAST_MILLISECOND))
 
 
 class Identifiers:

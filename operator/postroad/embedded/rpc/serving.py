@@ -162,6 +162,7 @@ class Serving(Answering):
 CallAnswer = Callable[[Serving, int, Arguments], Awaitable[object]]
 _OTHER_NAMES: dict[str, Any] = {
     "lend": Serving.lease_slots,
+    "mail_content": Serving.mail_content,
     **{operation.value: Serving.change for operation in Operation},
 }
 OPERATIONS: dict[str, CallAnswer] = {

@@ -13,7 +13,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from postroad.intake.context import ClientTimeouts, Deadlines
-from postroad.intake.web.problems import Problem, malformed
+from postroad.problems import Problem, malformed
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

@@ -44,7 +44,8 @@ from postroad.intake.web.models import (
     MailFields,
     MailRequest,
 )
-from postroad.intake.web.problems import Problem, malformed, problem_of
+from postroad.intake.web.problems import problem_of
+from postroad.problems import Problem, malformed
 
 PIECE_BYTES = 64 * 1024
 """Octets that are handed on at a time of a content in memory."""

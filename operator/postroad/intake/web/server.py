@@ -21,8 +21,8 @@ from aiohttp.web_protocol import RequestHandler
 from postroad.intake.clients import Clients
 from postroad.intake.context import IntakeContext
 from postroad.intake.server import PAUSE_SECONDS
-from postroad.intake.web.problems import Problem
 from postroad.intake.web.requests import HttpClient, Requests
+from postroad.problems import Problem
 from postroad.smtp.wire import HandshakeFailed, address_of
 from postroad.telemetry.logs import logger
 

@@ -1,0 +1,131 @@
+"""`postroad console`: queues over HTTP, for administrators of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import signal
+import socket
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from postroad.adapters.clocks import MachineClock
+from postroad.bootstrap import open_queue
+from postroad.cli.options import AddressType
+from postroad.cli.processes.long_running import run
+from postroad.domain.smtp.next_hops import parse_host_port
+from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
+from postroad.settings import Settings, from_environment
+from postroad.telemetry.health import Readiness
+
+if TYPE_CHECKING:
+    from postroad.console.queues import ConsoleQueue
+
+
+@click.command()
+@click.option(
+    "--queue",
+    "urls",
+    metavar="URL",
+    envvar="POSTROAD_QUEUE",
+    multiple=True,
+    required=True,
+    help="embedded:///DIR or distributed://NAMESPACE.NAME; give several for several queues (or "
+    "POSTROAD_QUEUE).",
+)
+@click.option(
+    "--listen",
+    type=AddressType(0),
+    default="127.0.0.1:8600",
+    show_default=True,
+    help="An address of loopback; port 0: any that is free.",
+)
+@click.option(
+    "--log",
+    "attempt_log",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="POSTROAD_WORKER_ATTEMPT_LOG",
+    help="The folder of the workers' attempt log, for attempts and traces (or "
+    "POSTROAD_WORKER_ATTEMPT_LOG).",
+)
+def console(urls: tuple[str, ...], listen: str, attempt_log: Path | None) -> None:
+    """Serve queues over HTTP, until SIGTERM: for programs an API, described at
+    /api/v1/openapi.json.
+
+    The first line that it prints is a link that is good once, for 15 minutes, and leads to a
+    session; SIGHUP prints another one. Probes and metrics are at the same address."""
+    host, port = parse_host_port(listen, 0)
+    if not _is_loopback(host):
+        raise InvalidInput(
+            "a console listens on loopback, because its link gives all rights",
+            hint="take --listen 127.0.0.1:8600, and reach it by `ssh -L 8600:127.0.0.1:8600`",
+        )
+    settings = from_environment()
+    run(settings, _serve(settings, urls, host, port, attempt_log))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _serve(
+    settings: Settings, urls: tuple[str, ...], host: str, port: int, attempt_log: Path | None
+) -> None:
+    try:
+        from postroad.console.api.access import Console
+        from postroad.console.api.server import ConsoleServer, serve
+    except ImportError as error:
+        raise NotInstalled(hint="install postroad with the extra `console`") from error
+    from postroad.console.queues import ConsoleQueue, ConsoleQueues, names_of
+    from postroad.console.rights import SessionRights
+
+    readiness, stop = Readiness(), asyncio.Event()
+    listening = _listen(host, port)
+    async with AsyncExitStack() as opened:
+        opened.callback(listening.close)
+        names = names_of(urls)
+        queues = [
+            ConsoleQueue(
+                name,
+                await opened.enter_async_context(open_queue(url, settings=settings)),
+                attempt_log,
+            )
+            for name, url in zip(names, urls, strict=True)
+        ]
+        served = Console(ConsoleQueues(queues), SessionRights(), MachineClock())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        serving = ConsoleServer(listening, served, readiness)
+        loop.add_signal_handler(signal.SIGHUP, lambda: _print_link(serving.new_link()))
+        readiness.opened(partial(_check_open, queues))
+        _print_link(serving.new_link())
+        await serve(serving, stop)
+
+
+def _check_open(queues: list[ConsoleQueue]) -> None:
+    for each in queues:
+        each.queue.check_open()
+
+
+def _print_link(link: str) -> None:
+    click.echo(f"open {link}")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+    except OSError as error:
+        raise InvalidSettings(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint="take another port with --listen, such as 127.0.0.1:0 for any that is free",
+        ) from error

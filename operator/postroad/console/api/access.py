@@ -1,0 +1,58 @@
+"""Access to queues: what a route needs of the request, once the user's right is clear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from postroad.console.queues import ConsoleQueue, ConsoleQueues
+from postroad.console.rights import ConsoleUser, Rights
+from postroad.ports.clock import Clock
+from postroad.problems import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """Parts that all routes share."""
+
+    queues: ConsoleQueues
+    rights: Rights
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAccess:
+    """A request of a user about one queue, who has the right to it."""
+
+    console: Console
+    who: ConsoleUser
+    on: ConsoleQueue
+
+
+def console_of(request: Request) -> Console:
+    found: Console = request.app.state.console
+    return found
+
+
+def user_of(request: Request) -> ConsoleUser:
+    who: ConsoleUser = request.state.who
+    return who
+
+
+def access(verb: str, resource: str) -> Callable[..., Coroutine[Any, Any, QueueAccess]]:
+    """Return the dependency of routes that need a right. The right is checked first, so
+    that its lack shows nothing of whether there is the queue."""
+
+    async def check(request: Request, namespace: str, name: str) -> QueueAccess:
+        console, who = console_of(request), user_of(request)
+        if not await console.rights.may(who, verb, resource, namespace):
+            raise Problem(403, f"you may not {verb} {resource} in the namespace {namespace}")
+        found = console.queues.find(namespace, name)
+        if found is None:
+            raise Problem(404, "the console has no such queue: GET /api/v1/queues lists them")
+        return QueueAccess(console, who, found)
+
+    return check

@@ -1,0 +1,88 @@
+"""The console as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp
+
+from postroad.console.api import mail_routes, queue_routes
+from postroad.console.api.access import Console
+from postroad.console.api.errors import add_handlers
+from postroad.console.api.guard import COOKIE, Buckets, RequestGuard, RequestRate
+from postroad.console.api.sessions import Sessions
+from postroad.problems import ProblemDocument
+from postroad.telemetry.health import Readiness
+
+BASE = "/api/v1"
+
+
+def console_app(console: Console, readiness: Readiness) -> FastAPI:
+    """Return the application without its guard."""
+    app = FastAPI(
+        title="postroad console",
+        version="1",
+        description="Queues read and changed over HTTP. Errors are problems (RFC 9457).",
+        openapi_url=f"{BASE}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.console = console
+    api = APIRouter(prefix=BASE)
+    api.include_router(queue_routes.router)
+    api.include_router(mail_routes.router)
+    app.include_router(api)
+    _add_probes(app, readiness)
+    add_handlers(app)
+    _describe(app)
+    return app
+
+
+def guarded(
+    app: ASGIApp,
+    sessions: Sessions,
+    hosts: Collection[str],
+    console: Console,
+    rate: RequestRate | None,
+) -> ASGIApp:
+    """Return the application as it is served."""
+    buckets = Buckets(rate or RequestRate(), console.clock.elapsed)
+    return RequestGuard(app, sessions, hosts, buckets, home=f"{BASE}/queues")
+
+
+def _add_probes(app: FastAPI, readiness: Readiness) -> None:
+    async def alive(_: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def ready(_: Request) -> Response:
+        obstacle = readiness.obstacle()
+        return PlainTextResponse(f"{obstacle or 'ready'}\n", 503 if obstacle else 200)
+
+    async def metrics(_: Request) -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    for path, endpoint in (("/healthz", alive), ("/readyz", ready), ("/metrics", metrics)):
+        app.add_route(path, endpoint, include_in_schema=False)
+
+
+def _describe(app: FastAPI) -> None:
+    """Add to the description what FastAPI does not know: how users log in, and problems."""
+    made = app.openapi()
+    components: dict[str, Any] = made.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    problem = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas |= problem.pop("$defs", {})
+    schemas[ProblemDocument.__name__] = problem
+    components["securitySchemes"] = {
+        "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+        "bearer": {"type": "http", "scheme": "bearer"},
+    }
+    made["security"] = [{"cookie": []}, {"bearer": []}]

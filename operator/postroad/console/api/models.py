@@ -1,0 +1,231 @@
+"""Schema of the API's parameters and documents."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Generic, Self, TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from postroad.console.reading import MailSearch, MailState, WaitingCause, cause_of, state_of
+from postroad.domain.mail.mail import QUARANTINE
+from postroad.domain.queues.documents import MailView, Sizes
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.instants import parse_duration
+from postroad.errors import InvalidInput
+
+MAX_PAGE = 500
+"""Mails of one page."""
+
+T = TypeVar("T")
+
+_ID = "01936f5e-8d3c-7e6a-9b1f-0a1b2c3d4e5f"
+
+
+def _duration(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_duration(value)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
+
+
+ShortText = Annotated[str, Field(max_length=1000)]
+MailAddress = Annotated[str, Field(max_length=320, examples=["a@example.org"])]
+MailAge = Annotated[
+    timedelta,
+    BeforeValidator(_duration),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^(?=[0-9])([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$",
+            "examples": ["4h", "1h30m"],
+        }
+    ),
+]
+
+
+class ApiDocument(BaseModel):
+    """A part of a response; its fields are named as in JSON."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+    )
+
+
+class ApiRequest(ApiDocument):
+    """A part of a request: a field that it does not have is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Page(ApiDocument, Generic[T]):
+    """A page of a listing, and the `cursor` of the next one; null: there is none. A page may have
+    fewer items than its limit, or none, and a next one."""
+
+    items: list[T]
+    next: str | None = Field(examples=[_ID])
+
+
+class PageQuery(ApiRequest):
+    """Parameters of a page."""
+
+    limit: int = Field(50, ge=1, le=MAX_PAGE)
+    cursor: UUID | None = Field(None, examples=[_ID])
+    """`next` of the page before."""
+
+
+class SelectorFields(ApiRequest):
+    """Mails that are selected; the fields are joined by *and*."""
+
+    sender: MailAddress | None = None
+    """The reverse-path; empty or `<>`: the null one."""
+    recipient: MailAddress | None = None
+    domain: ShortText | None = Field(None, examples=["example.net"])
+    """Domain of a recipient."""
+    older_than: MailAge | None = None
+    """MailAge since acceptance."""
+
+    def chosen(self) -> dict[str, Any]:
+        found = {name: getattr(self, name) for name in SelectorFields.model_fields}
+        if found["sender"] == "<>":
+            found["sender"] = ""
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class MailQuery(SelectorFields, PageQuery):
+    """Parameters of a search."""
+
+    state: MailState | None = None
+    q: ShortText | None = Field(None, min_length=1, examples=["invoice"])
+    """Text in an address, in the name, or in the last error."""
+
+    def search(self) -> MailSearch:
+        chosen = self.chosen()
+        return MailSearch(Selector(**chosen) if chosen else Selector.all(), self.state, self.q)
+
+
+class SizesDocument(ApiDocument):
+    """Number of mails that wait; `delayed`, `held` and `due` are included in `size`."""
+
+    size: int
+    delayed: int
+    held: int
+    due: int
+    dead_letters: int | None
+    """Null where they could not be counted."""
+    at_least: bool
+    """The numbers may be too small, because an exact count would read too much."""
+    oldest_due: datetime | None
+    """Since when the mail could have been delivered that could for longest."""
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> Self:
+        return cls(
+            size=sizes.size,
+            delayed=sizes.delayed,
+            held=sizes.held,
+            due=sizes.due,
+            dead_letters=sizes.dead_letters,
+            at_least=sizes.at_least,
+            oldest_due=sizes.oldest_due,
+        )
+
+
+class QueueDocument(ApiDocument):
+    """A queue. In a list, `problem` is why it cannot be read now; it has no sizes then."""
+
+    namespace: str = Field(examples=["local"])
+    name: str = Field(examples=["outgoing"])
+    sizes: SizesDocument | None = None
+    oldest_age: str | None = Field(default=None, examples=["20m"])
+    """The largest class of age in which mail waits, as in `ages`."""
+    problem: str | None = None
+
+
+class DomainAges(ApiDocument):
+    """Mails of one destination domain, by age since acceptance."""
+
+    domain: str = Field(examples=["example.net"])
+    total: int
+    ages: dict[str, int] = Field(examples=[{"5m": 2, "10m": 0, "older": 1}])
+    """For each limit, the mails that are younger than it and older than the one before."""
+
+
+class MailDocument(ApiDocument):
+    """A mail in a listing."""
+
+    id: UUID = Field(examples=[_ID])
+    """The enqueue id."""
+    mail_id: UUID
+    name: str | None
+    sender: str | None
+    """The reverse-path; null: the null one."""
+    recipients: list[str]
+    """Those who are left."""
+    state: MailState
+    accepted_at: datetime
+    enqueued_at: datetime
+    due_at: datetime | None
+    attempt: int
+    priority: int
+    size_bytes: int
+    last_error: str | None
+    reason: str | None
+    """Of a dead letter."""
+    quarantine: str | None
+    """Why a filter held it."""
+
+    @classmethod
+    def of(cls, view: MailView, **more: Any) -> Self:
+        mail = view.mail
+        return cls(
+            id=view.enqueue_id,
+            mail_id=view.mail_id,
+            name=mail.name,
+            sender=mail.sender or None,
+            recipients=list(mail.recipients),
+            state=state_of(view),
+            accepted_at=view.accepted_at,
+            enqueued_at=view.enqueued_at,
+            due_at=view.due_at,
+            attempt=view.attempt,
+            priority=mail.priority,
+            size_bytes=view.size_bytes,
+            last_error=view.last_error,
+            reason=view.reason,
+            quarantine=mail.attributes.get(QUARANTINE) if mail.is_quarantined else None,
+            **more,
+        )
+
+
+class WaitingReason(ApiDocument):
+    """Why a mail is not delivered yet."""
+
+    cause: WaitingCause
+    text: str = Field(examples=["It waits for its next attempt: 451 4.3.0 busy"])
+
+
+class MailDetail(MailDocument):
+    """One mail, with its envelope and the attempts that are known."""
+
+    waiting: WaitingReason
+    attributes: dict[str, str]
+    attempts: list[dict[str, Any]]
+    """Lines of the attempt log, the oldest first; none where the console knows no attempt log."""
+
+    @classmethod
+    def detail(cls, view: MailView, attempts: list[dict[str, Any]]) -> Self:
+        cause, text = cause_of(view)
+        return cls.of(
+            view,
+            waiting=WaitingReason(cause=cause, text=text),
+            attributes=dict(view.mail.attributes),
+            attempts=attempts,
+        )

@@ -1,0 +1,85 @@
+"""Routes about queues: their sizes, and their mail by age."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from postroad.console.api.access import QueueAccess, access, console_of, user_of
+from postroad.console.api.errors import documented
+from postroad.console.api.models import DomainAges, Page, QueueDocument, SizesDocument
+from postroad.console.queues import ConsoleQueue
+from postroad.console.rights import QUEUES
+from postroad.domain.values.instants import format_duration
+from postroad.errors import PostroadError
+
+router = APIRouter(tags=["queues"], responses=documented())
+
+ReadQueue = Annotated[QueueAccess, Depends(access("get", QUEUES))]
+
+
+@router.get("/queues")
+async def list_queues(request: Request) -> Page[QueueDocument]:
+    """List the queues of this console that the user may see, with their sizes."""
+    console, who = console_of(request), user_of(request)
+    seen = [
+        each
+        for each in console.queues
+        if await console.rights.may(who, "list", QUEUES, each.name.namespace)
+    ]
+    return Page(items=list(await asyncio.gather(*map(_item, seen))), next=None)
+
+
+async def _item(on: ConsoleQueue) -> QueueDocument:
+    try:
+        return await _document(on)
+    except PostroadError as error:  # the others are shown all the same
+        return QueueDocument(
+            namespace=on.name.namespace, name=on.name.name, problem=error.explain()
+        )
+
+
+async def _document(on: ConsoleQueue) -> QueueDocument:
+    sizes, ages = await asyncio.gather(on.queue.size(), on.queue.ages())
+    return QueueDocument(
+        namespace=on.name.namespace,
+        name=on.name.name,
+        sizes=SizesDocument.of(sizes),
+        oldest_age=_oldest(ages),
+    )
+
+
+def _oldest(ages: Mapping[str, Mapping[timedelta, int]]) -> str | None:
+    limits = [limit for counts in ages.values() for limit, count in counts.items() if count]
+    return limit_name(max(limits)) if limits else None
+
+
+def limit_name(limit: timedelta) -> str:
+    """Return what a class of age is called."""
+    return "older" if limit == timedelta.max else format_duration(limit)
+
+
+@router.get("/queues/{namespace}/{name}")
+async def get_queue(at: ReadQueue) -> QueueDocument:
+    """Return the sizes of a queue."""
+    return await _document(at.on)
+
+
+@router.get("/queues/{namespace}/{name}/ages")
+async def get_ages(at: ReadQueue) -> Page[DomainAges]:
+    """Return waiting mails by destination domain and age, the largest domain first."""
+    found = await at.on.queue.ages()
+    rows = sorted(found.items(), key=lambda each: (-sum(each[1].values()), each[0]))
+    items = [
+        DomainAges(
+            domain=domain,
+            total=sum(counts.values()),
+            ages={limit_name(limit): count for limit, count in counts.items()},
+        )
+        for domain, counts in rows
+    ]
+    return Page(items=items, next=None)

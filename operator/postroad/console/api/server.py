@@ -1,0 +1,69 @@
+"""Serves the console by uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from postroad.console.api.access import Console
+from postroad.console.api.app import console_app, guarded
+from postroad.console.api.sessions import Sessions
+from postroad.telemetry.health import Readiness
+
+MAX_CONNECTIONS = 500
+"""At the same time, streams of events included."""
+
+DRAIN_SECONDS = 5
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # the process has handlers of its own
+
+
+class ConsoleServer:
+    """A console over a socket that listens. `hosts` are the names under which it is reached."""
+
+    def __init__(self, listening: socket.socket, console: Console, readiness: Readiness) -> None:
+        host, port = listening.getsockname()[:2]
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._sessions = Sessions(console.clock.elapsed)
+        self.socket, self.readiness = listening, readiness
+        hosts = {self._address, f"localhost:{port}", f"127.0.0.1:{port}"}
+        self.app = guarded(console_app(console, readiness), self._sessions, hosts, console, None)
+
+    def new_link(self) -> str:
+        """Return a link that leads to a session, once."""
+        return f"http://{self._address}/?token={self._sessions.new_link()}"
+
+
+async def serve(listening: ConsoleServer, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, then let responses end for a while."""
+    config = uvicorn.Config(
+        listening.app,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        timeout_keep_alive=30,
+    )
+    server = _Server(config)
+    stopping = asyncio.create_task(stop.wait())
+
+    def end(_: object) -> None:
+        listening.readiness.draining()
+        server.should_exit = True
+
+    stopping.add_done_callback(end)
+    try:
+        await server.serve(sockets=[listening.socket])
+    finally:
+        stopping.cancel()
