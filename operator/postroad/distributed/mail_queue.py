@@ -117,9 +117,16 @@ class DistributedQueue(ComposedOperations, Administration):
         return self._engine.event_spool
 
     async def enqueue(
-        self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
+        self,
+        mail: Mail,
+        delay: timedelta = NO_DELAY,
+        *,
+        key: str | None = None,
+        accepted_at: datetime | None = None,
     ) -> UUID:
-        return await enqueue(self._engine, mail, delay, key)
+        """As the port says. `accepted_at`: when this side took responsibility for the mail, if that
+        was before: its age counts from then."""
+        return await enqueue(self._engine, mail, delay, key, accepted_at)
 
     incoming = None
     """As the port says: a pod's temporary directory is its own."""

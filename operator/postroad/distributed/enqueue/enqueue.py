@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace as copy
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from postroad import errors
@@ -163,11 +163,17 @@ def _keyed(entry: Entry, digest: bytes) -> KeyedEntry:
     return KeyedEntry(entry.key, entry.mail_id, entry.blob_key, entry.accepted_at, digest)
 
 
-async def enqueue(engine: Engine, mail: Mail, delay: timedelta, key: str | None) -> UUID:
-    """Queue a mail. See `MailQueue.enqueue`."""
+async def enqueue(
+    engine: Engine,
+    mail: Mail,
+    delay: timedelta,
+    key: str | None,
+    accepted_at: datetime | None = None,
+) -> UUID:
+    """Queue a mail. See `DistributedQueue.enqueue`."""
     started = engine.clock.elapsed()
     try:
-        enqueue_id, is_new = await _enqueue(engine, mail, delay, key)
+        enqueue_id, is_new = await _enqueue(engine, mail, delay, key, accepted_at)
     except errors.PostroadError as error:
         metrics.ENQUEUE_FAILURES.labels(*engine.labels, _reason(error)).inc()
         raise
@@ -180,7 +186,11 @@ async def enqueue(engine: Engine, mail: Mail, delay: timedelta, key: str | None)
 
 
 async def _enqueue(
-    engine: Engine, mail: Mail, delay: timedelta, key: str | None
+    engine: Engine,
+    mail: Mail,
+    delay: timedelta,
+    key: str | None,
+    accepted_at: datetime | None,
 ) -> tuple[UUID, bool]:
     """Return the enqueue id, and whether the mail was queued by this call."""
     check_delay(delay)
@@ -189,8 +199,8 @@ async def _enqueue(
     engine.configuration.effective()
     enqueue_key = None if key is None else await EnqueueKey.of(engine, key, mail)
     mail_id = engine.ids.new()
-    accepted_at = engine.clock.now()
-    blob_key = key_of_bytes(engine.name, accepted_at, mail_id)
+    now = engine.clock.now()
+    blob_key = key_of_bytes(engine.name, now, mail_id)
     stored = await _upload(engine, blob_key, mail)
     try:
         # Make the id after the upload, so that a slow upload does not use up the deadline.
@@ -201,8 +211,8 @@ async def _enqueue(
             blob_key=blob_key,
             size_bytes=stored.size_bytes,
             shape=stored.shape,
-            accepted_at=accepted_at,
-            enqueued_at=accepted_at,
+            accepted_at=min(accepted_at or now, now),
+            enqueued_at=now,
             due_at=engine.moment_after(delay),
             held=mail.envelope.is_quarantined,
         )
