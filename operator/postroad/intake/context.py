@@ -28,7 +28,7 @@ from postroad.intake.logins.results import WRONG, Ask, LoginClient
 from postroad.intake.submission import Permissions, with_login
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.events import EventLog
-from postroad.ports.mail_queue import MailQueue
+from postroad.ports.mail_queue import IntakeQueue
 from postroad.smtp.wire import HandshakeFailed
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIENTS, of_queue
@@ -120,7 +120,7 @@ _REASONS: Mapping[Reply, str] = {
 class IntakeContext:
     """The queue, the settings and the counters that all sessions of an intake share."""
 
-    queue: MailQueue
+    queue: IntakeQueue
     offer: Offer
     clock: Clock
     randomness: Randomness

@@ -2,18 +2,14 @@
 
 A mail is answered with 250 only after `enqueue` of the queue returned."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 from postroad.contents import chunks_of
-from postroad.domain.delivery.events import AcceptedMail
-from postroad.domain.mail.header_fields import MAX_SEARCHED, message_id_of
 from postroad.domain.mail.mail import (
     CONTENT_DIGEST,
     NO_ATTRIBUTES,
@@ -28,13 +24,13 @@ from postroad.domain.queues.references import token_of
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import reply_texts
+from postroad.intake.accepted_events import publish_accepted
 from postroad.intake.clients import Rights
 from postroad.intake.context import IntakeContext
 from postroad.intake.filters.chain import NOT_CHECKED, FilterChain, Filtered
 from postroad.intake.filters.decisions import FilteredMail
 from postroad.intake.message_buffer import MEMORY_BYTES, MessageBuffer, trace_field
 from postroad.intake.submitted_header import SubmittedHeader
-from postroad.ports.events import EventLog
 from postroad.ports.mail_queue import NO_DELAY
 from postroad.telemetry.logs import logger
 
@@ -45,8 +41,6 @@ MAX_DROPPED = 3
 clients read the reply only after the mail's end."""
 
 _UNREPORTED = RecipientDsn(("NEVER",))
-
-MAX_EVENT_WAIT = timedelta(seconds=5)
 
 
 class OfferedMail(NamedTuple):
@@ -133,16 +127,24 @@ class Reception:
                 reply = await self._filter(self._context.filters)
                 if reply is not None:
                     return reply
+            mail = self._mail()
             enqueue_id = self.enqueue_id = await queue.enqueue(
-                self._mail(), self._offered.delay, key=self._offered.key
+                mail, self._offered.delay, key=self._offered.key
             )
         except PostroadError as error:
             return self._refused(reply_texts.reply_for(error), error)
         except Exception as error:  # also for a bug, 451: the client must keep the mail
             _log.exception("unexpected error in an enqueue", queue=queue.name)
             return reply_texts.reply_for(error)
-        if self._context.events is not None and self._context.events.is_on:
-            await self._publish(self._context.events, enqueue_id)
+        await publish_accepted(
+            self._context.events,
+            queue.name,
+            enqueue_id,
+            mail.envelope,
+            mail.content,
+            self.buffer.size_bytes,
+            self._context.clock.now(),
+        )
         _log.info(
             "mail accepted",
             queue=queue.name,
@@ -216,25 +218,6 @@ class Reception:
             self._offered.cipher,
         )
 
-    async def _publish(self, events: EventLog, enqueue_id: UUID) -> None:
-        """Let the events of the mail be durable before it is answered; where that takes long, they
-        go with later ones, since the client would send the mail again."""
-        try:
-            async with asyncio.timeout(MAX_EVENT_WAIT.total_seconds()):
-                events.note_accepted(await self._accepted(enqueue_id))
-                await events.flush()
-        except (PostroadError, TimeoutError) as error:
-            _log.warning("events of an accepted mail wait", error=str(error))
-        except Exception:  # the client has to hear that the mail was accepted
-            _log.exception("unexpected error in an event", queue=self._context.queue.name)
-
-    async def _accepted(self, enqueue_id: UUID) -> AcceptedMail:
-        content = self.buffer.content
-        start = content if isinstance(content, bytes) else await asyncio.to_thread(_start, content)
-        queue, now = self._context.queue.name, self._context.clock.now()
-        size, message_id = self.buffer.size_bytes, message_id_of(start)
-        return AcceptedMail(queue, enqueue_id, self._mail().envelope, size, now, message_id)
-
     def _mail(self) -> Mail:
         offered, submission, attributes = self._offered, self._submission, self._offered.attributes
         if submission is not None and submission.tenant is not None:
@@ -288,8 +271,3 @@ def _redirected(
     dsn = dsn or DsnOptions()
     kept = {to: its for to, its in dsn.recipients.items() if to in now}
     return replace(dsn, recipients=kept | added)
-
-
-def _start(content: Path) -> bytes:
-    with content.open("rb") as file:
-        return file.read(MAX_SEARCHED)

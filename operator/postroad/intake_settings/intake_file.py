@@ -16,6 +16,7 @@ from postroad.delivery_settings.secret_references import SecretKeyReference, che
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.intake_settings.filters import MAX_FILTERS, FilterSection, check_time
 from postroad.intake_settings.listeners import FileListener, IntakeSection, Listener, ListenerRole
+from postroad.intake_settings.outbox import FileOutbox
 from postroad.intake_settings.senders import SenderRule, Users
 from postroad.settings.documents import read_yaml
 
@@ -129,6 +130,14 @@ class IntakeFile(IntakeSettings):
     """The content of a file of intake."""
 
     listeners: Annotated[tuple[FileListener, ...], Field(min_length=1, max_length=100)]
+    outbox: FileOutbox | None = None
+    """Store for mail that the queue does not take now. Absent: such mail is refused with 451."""
+
+    @property
+    def fixed(self) -> object:
+        """As above, with the outbox."""
+        outbox = None if self.outbox is None else self.outbox.model_dump(mode="json")
+        return [super().fixed, outbox]
 
     def files(self) -> set[Path]:
         """Return the files that are read again when they change."""

@@ -246,24 +246,12 @@ class Item(retries.Endings, Protocol):
     ) -> None: ...
 
 
-class MailQueue(Administration, Protocol):
-    """A durable queue of mails. All methods are safe to call concurrently on one handle."""
+class IntakeQueue(Protocol):
+    """The part of a queue that takes mail."""
 
     @property
     def name(self) -> str:
         """The queue's name as in its URL."""
-
-    @property
-    def shared_state(self) -> SharedState | None:
-        """The shared state of the processes of this queue; None: this handle has none."""
-
-    @property
-    def suppression_list(self) -> SuppressionList | None:
-        """The addresses that this queue does not mail; None: this handle has none."""
-
-    @property
-    def event_spool(self) -> EventSpool | None:
-        """Events of this queue that wait to be sent; None: this handle has none."""
 
     async def enqueue(
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
@@ -297,6 +285,22 @@ class MailQueue(Administration, Protocol):
         it, unless it `is_taken`: the caller writes it to `incoming`. True where that is not known:
         in the distributed engine, and to a process that leaves the storing to the owner of a
         directory. Quick: it asks no server. Never raises."""
+
+
+class MailQueue(IntakeQueue, Administration, Protocol):
+    """A durable queue of mails. All methods are safe to call concurrently on one handle."""
+
+    @property
+    def shared_state(self) -> SharedState | None:
+        """The shared state of the processes of this queue; None: this handle has none."""
+
+    @property
+    def suppression_list(self) -> SuppressionList | None:
+        """The addresses that this queue does not mail; None: this handle has none."""
+
+    @property
+    def event_spool(self) -> EventSpool | None:
+        """Events of this queue that wait to be sent; None: this handle has none."""
 
     def check_open(self) -> None:
         """Raise the error that every operation meets until this handle is opened again: it was

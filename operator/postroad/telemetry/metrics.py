@@ -214,6 +214,25 @@ FILTERED = Counter(
     # verdict: accept, defer, reject, discard, hold, error (it failed: see onError)
     ["namespace", "name", "filter", "verdict"],
 )
+OUTBOX_MAILS = Gauge(
+    "postroad_outbox_mails",
+    "Mails that wait in the outbox of this intake, dead letters apart.",
+    ["namespace", "name"],
+)
+OUTBOX_BYTES = Gauge(
+    "postroad_outbox_bytes", "Octets of the contents of these mails.", ["namespace", "name"]
+)
+OUTBOX_OLDEST = Gauge(
+    "postroad_outbox_oldest_seconds",
+    "Time since the acceptance of the mail that has waited in the outbox for longest.",
+    ["namespace", "name"],
+)
+OUTBOX_RESULTS = Counter(
+    "postroad_outbox_results_total",
+    "Mails of the outbox of an intake, by what became of them.",
+    ["namespace", "name", "result"],
+    # result: kept, forwarded, refused (the queue never takes it: a dead letter of the outbox), full
+)
 REFUSED_CLIENTS = Counter(
     "postroad_refused_clients_total",
     "Client connections on which the intake refused something, once for each reason.",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
@@ -15,11 +13,11 @@ from postroad.bootstrap.cluster import connect
 from postroad.errors import ServerError
 from postroad.ports.servers import Servers
 from postroad.settings import Settings, from_environment
-from stack.forwarder import Forwarder
 from stack.local import Stack
 from stack.native import NativeServer
 from stack.progress import Progress
 from stack.server import State
+from support.lines import Lines
 
 T = TypeVar("T")
 
@@ -55,41 +53,8 @@ class Victims:
         await asyncio.to_thread(self._stack.up, [name])
 
     async def lines(self) -> Lines:
-        """Return connections to the servers that can be cut, with settings that lead through
-        them."""
-        broker = urlsplit(self.variables["POSTROAD_RABBITMQ_URI"])
-        store = urlsplit(self.variables["POSTROAD_S3_ENDPOINT"])
-        ports = {
-            "rabbitmq": broker.port or 5672,
-            "cassandra": int(self.variables["POSTROAD_CASSANDRA_PORT"]),
-            "s3": store.port or 80,
-        }
-        forwarders = {name: Forwarder(port) for name, port in ports.items()}
-        for each in forwarders.values():
-            await each.start()
-        login = broker.netloc.rpartition("@")[0]
-        variables = {
-            **self.variables,
-            "POSTROAD_RABBITMQ_URI": urlunsplit(
-                broker._replace(netloc=f"{login}@127.0.0.1:{forwarders['rabbitmq'].port}")
-            ),
-            "POSTROAD_CASSANDRA_PORT": str(forwarders["cassandra"].port),
-            "POSTROAD_S3_ENDPOINT": f"http://127.0.0.1:{forwarders['s3'].port}",
-        }
-        return Lines(forwarders, from_environment(variables))
-
-
-@dataclass(frozen=True)
-class Lines:
-    """A connection to each server, which a test can cut."""
-
-    forwarders: Mapping[str, Forwarder]
-    settings: Settings
-
-    async def close(self) -> None:
-        for each in self.forwarders.values():
-            await each.mend()
-            await each.close()
+        """Return connections to the servers that can be cut."""
+        return await Lines.to(self.variables)
 
 
 @pytest.fixture(scope="package")

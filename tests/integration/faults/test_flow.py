@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 import servers as names
-from integration.faults.conftest import SERVERS, Lines, Victims
+from integration.faults.conftest import SERVERS, Victims
 from postroad import open_queue
 from postroad.errors import ConfigurationStale
 from postroad.ports.mail_queue import MailQueue
 from support.flow import PREFETCH, Flow, flowing
+from support.lines import Lines
 
 pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(600)]
 

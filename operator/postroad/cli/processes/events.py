@@ -17,6 +17,7 @@ from postroad.delivery_settings.files import read_delivery
 from postroad.domain.delivery.events import EventRule
 from postroad.errors import PostroadError
 from postroad.ports.events import EventSink, EventSpool
+from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.telemetry.metrics import DELIVERY_READS, DELIVERY_REFUSED
 from postroad.worker.event_sender import EventSender
@@ -29,11 +30,15 @@ def rules_of(streams: Sequence[EventStream]) -> tuple[EventRule, ...]:
     return tuple(each.rule() for each in streams)
 
 
-def events_of(this: Process, streams: Sequence[EventStream]) -> SpooledEvents | None:
+def events_of(
+    this: Process, streams: Sequence[EventStream], queue: MailQueue | None = None
+) -> SpooledEvents | None:
     """Return the events of a process, which its intake and its worker share; None: its queue keeps
-    none. Raises: InvalidSettings where there are streams all the same."""
-    if this.events is None and (streams or this.queue.event_spool is not None):
-        this.events = SpooledEvents(event_spool_of(this.queue), rules_of(streams), this.queue.name)
+    none. `queue`: of which they are, if it is not the process' own. Raises: InvalidSettings where
+    there are streams all the same."""
+    queue = queue or this.queue
+    if this.events is None and (streams or queue.event_spool is not None):
+        this.events = SpooledEvents(event_spool_of(queue), rules_of(streams), queue.name)
     return this.events
 
 
@@ -104,14 +109,16 @@ class FollowedStreams(FollowedFile[Sequence[EventStream]]):
 
 
 @asynccontextmanager
-async def noting(this: Process, file: Path | None) -> AsyncIterator[SpooledEvents | None]:
-    """Return the events of an intake, which follow the file of delivery. Raises:
-    InvalidSettings."""
+async def noting(
+    this: Process, file: Path | None, queue: MailQueue | None = None
+) -> AsyncIterator[SpooledEvents | None]:
+    """Return the events of an intake, which follow the file of delivery. `queue`: as for
+    `events_of`. Raises: InvalidSettings."""
     if this.events is not None or file is None:
         yield this.events
         return
     followed = FollowedStreams(file)
-    events = events_of(this, followed.current)
+    events = events_of(this, followed.current, queue)
 
     def use(streams: Sequence[EventStream]) -> None:
         if events is not None:

@@ -42,8 +42,9 @@ from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer, listening_on
 from postroad.intake_settings.listeners import ListenerRole
+from postroad.intake_settings.outbox import FileOutbox
 from postroad.ports.events import EventLog
-from postroad.ports.mail_queue import MailQueue
+from postroad.ports.mail_queue import IntakeQueue
 from postroad.settings import Settings, from_environment
 from postroad.settings.intake import BareLineEnds, Intake, LongLines
 from postroad.smtp.server import ServerCertificate
@@ -156,7 +157,7 @@ def rules_of(section: Intake) -> Rules:
     )
 
 
-def log_rules(queue: MailQueue, networks: Networks) -> None:
+def log_rules(queue: IntakeQueue, networks: Networks) -> None:
     """Log the networks that may send, and warn of an open relay."""
     _log.info("relaying for", queue=queue.name, networks=str(networks))
     if networks.hold_the_internet:
@@ -175,7 +176,7 @@ def relays_of(document: IntakeDocument) -> list[Networks]:
     return [each.relays_for or LOOPBACK for each in listeners if each.role is ListenerRole.RELAY]
 
 
-def log_relays(queue: MailQueue, document: IntakeDocument) -> None:
+def log_relays(queue: IntakeQueue, document: IntakeDocument) -> None:
     """Log the networks that may send by a file of intake, and warn of an open relay."""
     for each in relays_of(document):
         log_rules(queue, each)
@@ -200,6 +201,14 @@ async def _receive(
 ) -> None:
     """`inherited`: listeners, each with a descriptor of a socket to listen on, from the parent
     process; `lock`: the descriptor of the lock on the parent's store."""
+    section = outbox_of(listeners)
+    if section is not None:
+        from postroad.cli.processes.outbox import process_with_outbox
+
+        async with process_with_outbox(settings, url, section, create=create) as opened:
+            if opened is not None:
+                await _receive_with(*opened, settings, listeners, (), None)
+        return
     inheritance = long_running.Inheritance(STANDARD_INPUT, lock) if inherited else None
     async with long_running.process(settings, url, create=create, inheritance=inheritance) as this:
         if this is not None and inherited:
@@ -219,11 +228,17 @@ async def receive(
     """Accept mail into the queue until the process is to end. `inherited`: sockets to use instead
     of those that the settings name, each with its listener."""
     async with events.noting(this, settings.worker.delivery_file) as noted:
-        await _receive_with(this, settings, listeners, inherited, noted)
+        await _receive_with(this, this.queue, settings, listeners, inherited, noted)
+
+
+def outbox_of(listeners: Listeners) -> FileOutbox | None:
+    """Return the outbox that the file of intake declares."""
+    return listeners.current.settings.outbox if isinstance(listeners, FollowedIntake) else None
 
 
 async def _receive_with(
     this: long_running.Process,
+    queue: IntakeQueue,
     settings: Settings,
     listeners: Listeners,
     inherited: Sequence[tuple[str, socket.socket]],
@@ -231,7 +246,7 @@ async def _receive_with(
 ) -> None:
     section = settings.intake
     base = _base_context(
-        this, settings, None if isinstance(listeners, FollowedIntake) else listeners, noted
+        queue, settings, None if isinstance(listeners, FollowedIntake) else listeners, noted
     )
     file, by_file = None, None
     if isinstance(listeners, FollowedIntake):
@@ -262,13 +277,13 @@ async def _receive_with(
         by_file.check(document)
         listen(document)
         if relays_of(document) != relays_of(by_file.file.current):
-            log_relays(this.queue, document)
+            log_relays(queue, document)
 
     listen(None if file is None else file.current)
     if inherited:
         click.echo("listening")  # to the parent
     else:
-        log_listening(this.queue, section, listeners, sockets)
+        log_listening(queue, section, listeners, sockets)
     try:
         async with long_running.following(this, file, use):
             await this.stop.wait()
@@ -285,7 +300,7 @@ def _http_server(max_connections: int, clients: Clients) -> "HttpServer":
 
 
 def _base_context(
-    this: long_running.Process,
+    queue: IntakeQueue,
     settings: Settings,
     certificate: ServerCertificate | None,
     noted: EventLog | None,
@@ -302,7 +317,7 @@ def _base_context(
         least_bytes_per_second=section.least_bytes_per_second, session=section.longest_session
     )
     return IntakeContext(
-        this.queue,
+        queue,
         offer,
         MachineClock(),
         SystemRandomness(),
@@ -338,7 +353,7 @@ def ports_of(section: Intake, listeners: Listeners) -> list[ListenerAddress]:
 
 
 def log_listening(
-    queue: MailQueue,
+    queue: IntakeQueue,
     section: Intake,
     listeners: Listeners,
     sockets: Sequence[tuple[str, socket.socket]],

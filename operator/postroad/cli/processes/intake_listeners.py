@@ -160,7 +160,7 @@ class FileListeners:
         """Raises: InvalidSettings for a change that needs a restart."""
         if document.settings.fixed != self.file.current.settings.fixed:
             raise InvalidSettings(
-                "the ports of listeners, or the places that know users, are others",
+                "the ports of listeners, the places that know users, or the outbox are others",
                 hint="restart the process",
             )
 

@@ -140,7 +140,9 @@ async def process(
         await health.listen(settings.health_host, 0)  # beside another MTA of this machine
     try:
         lock = None if inheritance is None else inheritance.lock
-        queue = this._queue = await _open(settings, url, create=create, stop=this.stop, lock=lock)
+        queue = this._queue = await open_patiently(
+            settings, url, create=create, stop=this.stop, lock=lock
+        )
         if queue is None:
             yield None
             return
@@ -181,9 +183,11 @@ def _orphaned(loop: asyncio.AbstractEventLoop, parent: int, this: Process) -> No
     this.last_moment = loop.call_later(2 * ORPHANED_DRAIN.total_seconds(), os._exit, 1)
 
 
-async def _open(
-    settings: Settings, url: str, *, create: bool, stop: asyncio.Event, lock: int | None
+async def open_patiently(
+    settings: Settings, url: str, *, create: bool, stop: asyncio.Event, lock: int | None = None
 ) -> MailQueue | None:
+    """Open a queue, and wait for servers that are away; None: `stop` came first. Raises: permanent
+    errors of `open_queue`."""
     pause = 1.0
     while not stop.is_set():
         try:

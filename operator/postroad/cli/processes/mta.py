@@ -67,6 +67,10 @@ def mta(
     settings = worker.with_delivery(from_environment(), concurrency, delivery, more)
     settings = within_descriptors(intake.with_clients(settings, listen, relay_from, intake_file))
     listeners = intake.listeners_of(settings.intake)
+    if intake.outbox_of(listeners) is not None:
+        raise InvalidSettings(
+            "an outbox is for `postroad intake`", hint="run intake and worker as two processes"
+        )
     target, decided = target_and_file(settings, worker.hop_of(relay, tls))
     run(settings, _serve(settings, url, target, decided, listeners, receivers))
 
