@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from postroad.errors import TlsRefused
 from postroad.file_stamps import FileStamp, stamp_of
@@ -38,12 +39,26 @@ class ServerContext(ssl.SSLContext):
     """The server's certificate in PEM form, to which clients bind logins (RFC 5929 4)."""
 
 
-def server_context(certificate: Path, key: Path | None = None) -> ServerContext:
+class ClientAuthorities(NamedTuple):
+    """A file of the authorities that vouch for certificates of clients, and whether a client needs
+    one."""
+
+    file: Path
+    is_required: bool
+
+
+def server_context(
+    certificate: Path, key: Path | None = None, clients: ClientAuthorities | None = None
+) -> ServerContext:
     """Return the context of a server with this certificate and its chain. `key` None: the key is in
-    the certificate's file. Raises: OSError, ssl.SSLError; also for a key that is encrypted."""
+    the certificate's file. `clients`: None, they are asked for no certificate. Raises: OSError,
+    ssl.SSLError; also for a key that is encrypted."""
     context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = OLDEST_TLS
     context.load_cert_chain(certificate, key, password="")  # else OpenSSL asks at the terminal
+    if clients is not None:
+        context.load_verify_locations(clients.file)
+        context.verify_mode = ssl.CERT_REQUIRED if clients.is_required else ssl.CERT_OPTIONAL
     own = _PEM.search(certificate.read_text("ascii", "replace"))
     context.certificate = own[0] if own else ""
     return context

@@ -34,6 +34,13 @@ CERTIFICATE: Spec = {"certRef": {"name": "intake-tls"}}
 NAMED: Spec = CERTIFICATE | {"names": ["*.a.example"]}
 TLS: Spec = {"certificates": [CERTIFICATE]}
 SUBMISSION: Spec = {"name": "submission", "role": "submission", "port": 587, "tls": TLS}
+CLIENTS: Spec = {"caRef": {"name": "clients"}, "names": ["*.a.example"]}
+CERTIFIED: Spec = {
+    "name": "certified",
+    "role": "relay",
+    "port": 2526,
+    "tls": TLS | {"clients": CLIENTS},
+}
 HTTP: Spec = {"name": "http", "role": "http", "port": 8025, "tls": TLS | {"mode": "Implicit"}}
 MX: Spec = {"name": "mx", "role": "mx", "port": 25}
 USERS: Spec = {"secretRef": {"name": "users", "key": "users.yaml"}}
@@ -289,6 +296,13 @@ MAIL_QUEUES = (
     Case(_certificates(NAMED, CERTIFICATE), "the names it is for"),
     Case(_certificates(NAMED, NAMED, CERTIFICATE | {"names": []}), "the names it is for"),
     Case(_listener(tls=TLS | {"mode": "implicit"}), "mode"),
+    Case(_intake(listeners=[CERTIFIED])),
+    Case(_listener(tls=TLS | {"clients": CLIENTS | {"required": True}}), "required goes with"),
+    Case(_listener(tls=TLS | {"mode": "Implicit", "clients": CLIENTS | {"required": True}})),
+    Case(_listener(tls=TLS | {"clients": {"names": ["a.example"]}}), "give either caRef"),
+    Case(
+        _submission(listeners=[HTTP | {"tls": CERTIFIED["tls"] | {"mode": "Implicit"}}]), "of SMTP"
+    ),
     Case(_submission()),
     Case(_submission(users=None), "users is missing"),
     Case(

@@ -5,8 +5,8 @@ client is.
 
 The rights of a client, by the network of its address. Pure. Source: ADR 0026."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from postroad.domain.smtp.replies import Reply
@@ -158,6 +158,25 @@ class Rights:
         """Return the octets of its largest mail, where the intake takes `most`."""
         its = self.submission
         return most if its is None or its.max_size_bytes is None else min(its.max_size_bytes, most)
+
+
+@dataclass(frozen=True, slots=True)
+class CertifiedClients:
+    """Clients that may relay because of their certificate. `names`: it has one of these
+    (`*.example.org`: one label); none: any."""
+
+    names: frozenset[str]
+
+    def rights_of(self, names: Sequence[str] | None, rights: Rights) -> Rights:
+        """Return the rights of a client with these names in its certificate; None: it has none."""
+        is_one = names is not None and (not self.names or not self.names.isdisjoint(_forms(names)))
+        return replace(rights, may_relay=True) if is_one else rights
+
+
+def _forms(names: Sequence[str]) -> Iterator[str]:
+    for name in map(str.lower, names):
+        yield name
+        yield f"*.{name.partition('.')[2]}"
 
 
 @dataclass(frozen=True, slots=True)

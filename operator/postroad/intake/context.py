@@ -21,7 +21,7 @@ from prometheus_client import Counter
 from postroad.domain.smtp.replies import Reply
 from postroad.domain.values.networks import NO_ADDRESS, Networks
 from postroad.intake import clients, dialogue, reply_texts
-from postroad.intake.clients import Rights, Rules
+from postroad.intake.clients import CertifiedClients, Rights, Rules
 from postroad.intake.dialogue import LoginRequest, Offer
 from postroad.intake.filters.chain import FilterChain
 from postroad.intake.logins.results import WRONG, Ask, LoginClient
@@ -138,6 +138,9 @@ class IntakeContext:
 
     proxies: Networks = NO_ADDRESS
     """Proxies whose connections begin with the client's address."""
+
+    certified: CertifiedClients | None = None
+    """Clients that may relay because of their certificate; None: there are none."""
 
     filters: FilterChain | None = None
     """Filters that look at each mail; None: none does."""

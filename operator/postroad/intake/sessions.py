@@ -98,7 +98,7 @@ class IntakeSession:
     async def run(self) -> None:
         """Serve until the client leaves, is too slow, or the intake closes."""
         if self._wire.is_secured:
-            self._dialogue.secured()
+            self._secured()
         try:
             await self._wire.write(self._dialogue.greeting().encode(), self._timeouts.command)
             while not self._is_over:
@@ -268,7 +268,14 @@ class IntakeSession:
             self._context.handshake_failed(error)
             raise
         self._forget_mail()  # of which chunks came in clear
-        self._dialogue.secured()
+        self._secured()
+
+    def _secured(self) -> None:
+        dialogue, certified = self._dialogue, self._context.certified
+        dialogue.secured()
+        if certified is not None:
+            names = self._wire.names_in_certificate()
+            dialogue.rights = certified.rights_of(names, dialogue.rights)
 
     async def _log_in(self) -> None:
         """Carry a login out, and reply to it."""

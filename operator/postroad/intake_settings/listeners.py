@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StrictInt, model_validator
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, model_validator
 
 from postroad.delivery_settings.patterns import (
     DeliverySection,
@@ -15,7 +15,7 @@ from postroad.delivery_settings.patterns import (
     domain_name,
 )
 from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
-from postroad.domain.values.networks import LOOPBACK, Networks
+from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks
 
 NetworkTexts = Annotated[tuple[NetworkText, ...], Field(min_length=1, max_length=1000)]
 
@@ -98,6 +98,19 @@ class ListenerCertificate(IntakeSection):
         return self
 
 
+class ClientCertificates(Authorities):
+    """Certificates of clients, which these authorities vouch for: their mail is taken to any
+    recipient. A client with another certificate cannot connect."""
+
+    names: Annotated[tuple[ServedName, ...], Field(max_length=1000)] = ()
+    """Names of hosts, of which the certificate has one (subjectAltName); `*.example.org` stands for
+    one label. Absent: any certificate."""
+
+    required: StrictBool = False
+    """True if no client connects without a certificate. It goes with mode Implicit: under StartTLS,
+    clients may go on in clear."""
+
+
 class ListenerTls(IntakeSection):
     """TLS of a listener, from version 1.2 on."""
 
@@ -106,6 +119,15 @@ class ListenerTls(IntakeSection):
 
     certificates: Annotated[tuple[ListenerCertificate, ...], Field(min_length=1, max_length=100)]
     """Certificates, of which a client gets the one for the name that it asks for."""
+
+    clients: ClientCertificates | None = None
+    """Certificates that clients are asked for. Absent: none are."""
+
+    @model_validator(mode="after")
+    def _requires_what_it_can(self) -> ListenerTls:
+        if self.clients is not None and self.clients.required and self.mode != "Implicit":
+            raise ValueError("required goes with `mode: Implicit`: clients may go on in clear")
+        return self
 
     @model_validator(mode="after")
     def _has_names_to_choose_by(self) -> ListenerTls:
@@ -138,8 +160,8 @@ class Listener(IntakeSection):
     from_: NetworkTexts | None = Field(None, alias="from")
     """Networks whose clients a relay takes mail of, such as 10.244.0.0/16 or 2001:db8::/32. They
     are compared with the address that a pod sees: that of a node where a load balancer or a node
-    port hides the client's, a loopback address for `kubectl port-forward`. Absent: loopback, which
-    in a MailQueue is refused."""
+    port hides the client's, a loopback address for `kubectl port-forward`. Absent: clients with a
+    certificate of tls.clients; without that loopback, which in a MailQueue is refused."""
 
     proxy_from: Annotated[tuple[NetworkText, ...], Field(max_length=1000)] = ()
     """Networks of proxies, whose connections begin with the client's address (PROXY protocol,
@@ -160,6 +182,8 @@ class Listener(IntakeSection):
             raise ValueError("write `mode: Implicit` for the role http: HTTPS begins with TLS")
         if self.proxy_from:
             raise ValueError("`proxyFrom` is of SMTP; a listener of role http has none")
+        if self.clients is not None:
+            raise ValueError("tls.clients is of SMTP; clients of role http log in")
 
     @property
     def address(self) -> str:
@@ -172,9 +196,16 @@ class Listener(IntakeSection):
         return self.tls is not None and self.tls.mode == "Implicit"
 
     @property
+    def clients(self) -> ClientCertificates | None:
+        """The certificates that clients are asked for."""
+        return None if self.tls is None else self.tls.clients
+
+    @property
     def relays_for(self) -> Networks | None:
         """The networks of a relay's clients; None: loopback."""
-        return None if self.from_ is None else Networks.of(self.from_)
+        if self.from_ is None:
+            return None if self.clients is None else NO_ADDRESS
+        return Networks.of(self.from_)
 
     @property
     def proxies(self) -> Networks:
@@ -206,6 +237,6 @@ class FileListener(Listener):
         """The host to listen on; `*`: all addresses."""
         if self.host is not None:
             return self.host
-        is_open = self.from_ if self.role is ListenerRole.RELAY else self.tls
+        is_open = (self.from_ or self.clients) if self.role is ListenerRole.RELAY else self.tls
         is_local = self.role in (ListenerRole.RELAY, ListenerRole.HTTP) and is_open is None
         return "127.0.0.1" if is_local else "*"

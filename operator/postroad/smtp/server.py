@@ -35,7 +35,7 @@ from postroad.smtp.wire import (
     WireError,
 )
 from postroad.telemetry.logs import logger
-from postroad.tls import ServerContext, server_context
+from postroad.tls import ClientAuthorities, ServerContext, server_context
 
 CHUNK = 64 * 1024
 """Octets of content that are read at a time."""
@@ -154,6 +154,14 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         """Return the certificate that this side has shown, None without TLS."""
         connection = self._transport and self._transport.get_extra_info("ssl_object")
         return getattr(connection and connection.context, "certificate", None) or None
+
+    def names_in_certificate(self) -> list[str] | None:
+        """Return the names of hosts in the certificate of the client, which authorities vouch for;
+        None: it has shown none."""
+        shown = self._transport and self._transport.get_extra_info("peercert")
+        if not shown:
+            return None
+        return [name for kind, name in shown.get("subjectAltName", ()) if kind == "DNS"]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -372,23 +380,26 @@ _log = logger("tls")
 class ServerCertificate:
     """A certificate with its chain, and its key (None: in the same file). `others`: by name of the
     server, in lower case (`*.example.org`: one label), the certificates for clients that ask for it
-    (RFC 6066 3). Raises: InvalidSettings when they cannot be used at the start."""
+    (RFC 6066 3). `clients`: certificates that clients are asked for; those of `others` have the
+    same. Raises: InvalidSettings when they cannot be used at the start."""
 
     def __init__(
         self,
         certificate: Path,
         key: Path | None = None,
         others: Mapping[str, ServerCertificate] | None = None,
+        clients: ClientAuthorities | None = None,
     ) -> None:
-        self._certificate, self._key = certificate, key
+        self._certificate, self._key, self._clients = certificate, key, clients
         self._others = others or {}
         try:
             self._seen = self._stamps()  # before reading, else a change meanwhile stays unseen
             self._context = self._read()
         except OSError as error:  # ssl.SSLError is one
             key_file = "its key in the same file" if key is None else f"the key {key}"
+            beside = "" if clients is None else f" and the authorities of clients {clients.file}"
             raise InvalidSettings(
-                f"the certificate {certificate} with {key_file} cannot be used: {error}",
+                f"the certificate {certificate} with {key_file}{beside} cannot be used: {error}",
                 hint="name a PEM file of the certificate and its chain, and one of its unencrypted "
                 "key: POSTROAD_INTAKE_TLS_CERTIFICATE and POSTROAD_INTAKE_TLS_KEY, or "
                 "`certificates` of a listener",
@@ -413,10 +424,11 @@ class ServerCertificate:
         return self._context
 
     def _stamps(self) -> tuple[FileStamp, ...]:
-        return tuple(map(stamp_of, (self._certificate, self._key or self._certificate)))
+        clients = self._certificate if self._clients is None else self._clients.file
+        return tuple(map(stamp_of, (self._certificate, self._key or self._certificate, clients)))
 
     def _read(self) -> ServerContext:
-        context = server_context(self._certificate, self._key)
+        context = server_context(self._certificate, self._key, self._clients)
         if self._others:
             context.sni_callback = self._choose
         return context

@@ -173,7 +173,8 @@ def log_rules(queue: IntakeQueue, networks: Networks) -> None:
 def relays_of(document: IntakeDocument) -> list[Networks]:
     """Return the networks of each listener of role relay."""
     listeners = document.settings.listeners
-    return [each.relays_for or LOOPBACK for each in listeners if each.role is ListenerRole.RELAY]
+    relays = [each.relays_for for each in listeners if each.role is ListenerRole.RELAY]
+    return [LOOPBACK if each is None else each for each in relays]
 
 
 def log_relays(queue: IntakeQueue, document: IntakeDocument) -> None:

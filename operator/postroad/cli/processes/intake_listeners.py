@@ -14,7 +14,7 @@ from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
 from postroad.intake.call_ahead import CallAhead, server_that_knows
-from postroad.intake.clients import Rules
+from postroad.intake.clients import CertifiedClients, Rules
 from postroad.intake.context import IntakeContext
 from postroad.intake.filters.opening import FilterDocument, OpenFilters
 from postroad.intake.logins.results import KnownUsers, UsersUnavailable
@@ -33,6 +33,7 @@ from postroad.intake_settings.user_file import read_users
 from postroad.smtp.server import ServerCertificate
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import INTAKE_READS, INTAKE_REFUSED
+from postroad.tls import ClientAuthorities
 
 if TYPE_CHECKING:
     from postroad.intake.logins.authenticator import Authenticator
@@ -107,10 +108,22 @@ def _recipients(domain: OwnDomain, folder: Path) -> frozenset[str] | None:
 
 def _certificate(tls: ListenerTls, folder: Path) -> ServerCertificate:
     first, *others = tls.certificates
+    clients, authorities = tls.clients, None
+    if clients is not None:
+        assert clients.ca_file is not None  # a file of intake names no Secret
+        authorities = ClientAuthorities(folder / clients.ca_file, clients.required)
     by_name = {
-        name: ServerCertificate(*_paths(each, folder)) for each in others for name in each.names
+        name: ServerCertificate(*_paths(each, folder), clients=authorities)
+        for each in others
+        for name in each.names
     }
-    return ServerCertificate(*_paths(first, folder), by_name)
+    return ServerCertificate(*_paths(first, folder), by_name, authorities)
+
+
+def _certified(listener: Listener) -> CertifiedClients | None:
+    clients = listener.clients
+    is_of_users = listener.role.logs_in
+    return None if clients is None or is_of_users else CertifiedClients(frozenset(clients.names))
 
 
 def _paths(certificate: ListenerCertificate, folder: Path) -> tuple[Path, Path | None]:
@@ -217,7 +230,9 @@ class FileListeners:
         own = Rules(
             NO_ADDRESS
             if listener.role is not ListenerRole.RELAY
-            else listener.relays_for or LOOPBACK,
+            else LOOPBACK
+            if listener.relays_for is None
+            else listener.relays_for,
             rules.early_input_from,
             rules.normalise_from,
             must_log_in=logs_in,
@@ -233,5 +248,6 @@ class FileListeners:
             authenticator=self._authenticator if logs_in else None,
             permissions=permissions if logs_in else None,
             proxies=listener.proxies,
+            certified=_certified(listener),
             filters=self._filters.chain(document.filters, listener.name),
         )

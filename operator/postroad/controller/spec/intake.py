@@ -24,8 +24,11 @@ class ServiceListener(Listener):
     def _is_of_a_service(self) -> ServiceListener:
         if self.name == HEALTH:
             raise ValueError("health is the port of probes: choose another name")
-        if self.role is ListenerRole.RELAY and self.from_ is None:
-            raise ValueError("`from` is missing: list the networks whose clients may send")
+        if self.role is ListenerRole.RELAY and self.from_ is None and self.clients is None:
+            raise ValueError(
+                "`from` is missing: list the networks whose clients may send, or name the"
+                " authorities of their certificates in tls.clients"
+            )
         if self.role is ListenerRole.HTTP and self.tls is None:
             raise ValueError("the role http needs tls: clients log in, and passwords go in clear")
         return self
