@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroad.bootstrap.followed_file import FollowedFile
+from postroad.bootstrap.return_paths import read_return_paths
 from postroad.bootstrap.targets import check_files
 from postroad.delivery_settings.delivery import DeliveryFileSettings, DomainSigning
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.hops import Hop
 from postroad.domain.mail.header_fields import fields_of
 from postroad.domain.mail.mail import Envelope
+from postroad.domain.mail.return_paths import ReturnPaths
 from postroad.domain.mail.shapes import with_crlf
 from postroad.errors import InvalidInput, InvalidMail, InvalidSettings
 from postroad.file_stamps import FileStamp
@@ -131,6 +133,7 @@ class DeliveryDocument:
 
     settings: DeliveryFileSettings
     signing: SigningPlan
+    return_paths: ReturnPaths | None
 
 
 class DeliveryFile(FollowedFile[DeliveryDocument]):
@@ -150,9 +153,15 @@ class DeliveryFile(FollowedFile[DeliveryDocument]):
         folder, hops = self.file.parent, settings.hops()
         keys = {key.place(folder) for each in settings.signing for key in each.keys}
         logins = {each.login.folder for each in hops if each.login and each.login.folder}
+        verp = settings.verp_secret and settings.verp_secret.file
+        secrets = {folder / verp} if verp else set()
         stamps = self._watch(
-            {*keys, *(each / name for each in logins for name in LOGIN)}, anew=True
+            {*keys, *secrets, *(each / name for each in logins for name in LOGIN)}, anew=True
         )
         for hop in hops:
             check_files(hop)
-        return DeliveryDocument(settings, self._keys.plan(settings.signing, folder, stamps))
+        return DeliveryDocument(
+            settings,
+            self._keys.plan(settings.signing, folder, stamps),
+            read_return_paths(folder / verp) if verp else None,
+        )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from postroad.adapters.clocks import MachineClock
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
+from postroad.bootstrap.return_paths import path_of
 from postroad.bootstrap.targets import DeliveryTarget, open_function, open_webhook
 from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.routing import NameServers, StsSettings
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def open_connector(
-    settings: Settings, target: DeliveryTarget, signer: Signer | None = None
+    settings: Settings, target: DeliveryTarget, delivery: DeliveryFile | None = None
 ) -> Connector:
-    """Return what opens connections to next hops, or to a program. Needs a running event loop.
-    Raises: InvalidSettings."""
+    """Return what opens connections to next hops, or to a program; `delivery` signs mail and
+    reverse-paths. Needs a running event loop. Raises: InvalidSettings."""
     if isinstance(target, WebhookAddress):
         return open_webhook(settings, target)
     if isinstance(target, HandlerFunction):
@@ -35,7 +36,10 @@ def open_connector(
     return SmtpConnector(
         ehlo_name=ehlo_name_of(settings),
         ca_file=settings.ca_file,
-        signer=signer,
+        signer=open_signer(delivery),
+        path_of=path_of(
+            lambda: None if delivery is None else delivery.current.return_paths, MachineClock()
+        ),
     )
 
 

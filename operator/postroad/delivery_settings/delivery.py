@@ -30,7 +30,7 @@ from postroad.delivery_settings.patterns import (
     TenantName,
 )
 from postroad.delivery_settings.routing import RoutingSettings, relay_rule
-from postroad.delivery_settings.secret_references import SecretKeyReference
+from postroad.delivery_settings.secret_references import SecretKeyReference, VerpSecret
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.smtp.bounces import BounceClass, BounceRule
@@ -311,6 +311,10 @@ class DeliveryFileSettings(DeliverySettings):
     relay: Hop | None = None
     """All mail goes there, in place of `routing`. Its host is looked up by the system's resolver,
     unless `lookUp: MX` leads to its servers."""
+
+    verp_secret: VerpSecret | None = None
+    """Secrets that sign the reverse-paths of next hops with `verp`; in the pods of a MailQueue,
+    those of `spec.intake.bounces`. Absent: nothing signs them."""
 
     @model_validator(mode="after")
     def _names_one_target(self) -> DeliveryFileSettings:

@@ -66,8 +66,8 @@ class EventStream(DeliverySection):
         Annotated[tuple[Annotated[EventKind, BY_API_NAME], ...], Field(min_length=1, max_length=16)]
         | None
     ) = None
-    """Types of the events that the stream gets: Accepted, Delivered, Deferred, Failed, Suppressed.
-    Absent: all."""
+    """Types of the events that the stream gets: Accepted, Delivered, Deferred, Failed, Suppressed,
+    Bounced, Complained. Absent: all."""
 
     tenants: Annotated[tuple[TenantName, ...], Field(min_length=1, max_length=1000)] | None = None
     """Events about mail of these tenants. Absent: of all."""

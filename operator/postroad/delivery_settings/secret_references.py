@@ -60,6 +60,16 @@ class RequestSecret(DeliverySection):
         return self
 
 
+class VerpSecret(RequestSecret):
+    """Secrets that sign reverse-paths, one a line: any text of 24 octets or more (`openssl rand
+    -hex 32`). The first one signs, and up to three more are accepted, so that a new one can be put
+    above the old one for the 30 days in which reports come back."""
+
+    file: Annotated[FilePath, BeforeValidator(_path_of)] | None = None
+    """File that has them, in place of secretRef; in a MailQueue, in a volume that workers.template
+    and intake.template mount. A relative path begins at the folder of the file that names it."""
+
+
 class AuthoritiesReference(DeliverySection):
     """Names an object that holds certificate authorities."""
 

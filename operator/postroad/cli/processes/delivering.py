@@ -200,7 +200,7 @@ async def deliver(
     events_of(this, streams)
     driving = SchedulerRunner(
         _deliverer_of(settings, this, randomness, attempt_log, suppressing),
-        transports.open_connector(settings, target, transports.open_signer(delivery)),
+        transports.open_connector(settings, target, delivery),
         routes,
         rules_of(settings, target),
         randomness,
@@ -230,7 +230,9 @@ async def deliver(
             _controlled(reader, control, pacer, driving),
             sending(this, settings, settings.worker.delivery_file, streams) as send,
             following(
-                this, delivery, partial(_use, settings, routes, pacer, suppressing, driving, send)
+                this,
+                delivery,
+                partial(_use, this, settings, routes, pacer, suppressing, driving, send),
             ),
         ):
             await consumer.run(this.stop, this.drain_within)
@@ -262,6 +264,7 @@ def _deliverer_of(
 
 
 def _use(
+    this: Process,
     settings: Settings,
     routes: RelayRoutes | RoutesBySettings,
     pacer: RateLimiter | None,
@@ -281,7 +284,7 @@ def _use(
     is_other |= driving.limit(changed.connection_limits())  # what waits may go at once now
     use_rules(changed.bounce_rules)
     if suppressing is not None:
-        suppressing.rules = changed.suppression_rules()
+        suppressing.rules = this.suppression = changed.suppression_rules()
     if is_other:
         driving.route_again()
 

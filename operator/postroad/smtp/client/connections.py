@@ -18,6 +18,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from postroad.domain.mail.mail import Outcome
+from postroad.domain.mail.return_paths import plain_path
 from postroad.ports.delivery import (
     BeforeEnd,
     ConnectionClosed,
@@ -44,7 +45,7 @@ from postroad.smtp.client.connecting import (
     UnixSocket,
 )
 from postroad.smtp.client.jobs import ConnectionJob, JobLine
-from postroad.smtp.client.opening import SessionTerms, context_for, ehlo_name_to
+from postroad.smtp.client.opening import PathOf, SessionTerms, context_for, ehlo_name_to
 from postroad.smtp.client.sessions import ClientSession
 from postroad.smtp.client.transaction.content import Preparation
 from postroad.smtp.client.transaction.transactions import ClientTransaction, MailReplies
@@ -300,7 +301,8 @@ MAX_LOGINS = 1000
 
 
 class SmtpConnector:
-    """Opens connections. `ehlo_name`, `ca_file` and `signer` as for `SmtpRelay`."""
+    """Opens connections. `ehlo_name`, `ca_file` and `signer` as for `SmtpRelay`; `path_of`: see
+    `SessionTerms`."""
 
     def __init__(
         self,
@@ -309,8 +311,10 @@ class SmtpConnector:
         ca_file: Path | None = None,
         signer: Signer | None = None,
         timeouts: Timeouts = _TIMEOUTS,
+        path_of: PathOf = plain_path,
     ) -> None:
         self._ehlo_name = ehlo_name
+        self._path_of = path_of
         self._timeouts = timeouts
         self._shunned = Shunned()
         self._addresses_of = lru_cache(Addresses)
@@ -343,6 +347,7 @@ class SmtpConnector:
                 self._broken_tls,
                 self._unfit,
                 self._fit_for_tls,
+                self._path_of,
             ),
         )
         return SmtpConnection(open_session, self._preparation, on_event, before_end)

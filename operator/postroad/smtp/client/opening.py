@@ -4,12 +4,14 @@ Source: RFC 5321 3.1, 4.1.1.1; RFC 3207; RFC 8314 3; RFC 4954."""
 
 import re
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
 from postroad import tls
+from postroad.domain.mail.return_paths import plain_path
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, Protocol, TlsMode, address_literal
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidSettings, TlsRefused
@@ -24,6 +26,10 @@ _GREETS_IN_CLEAR = (
     "the next hop offers TLS at this port by STARTTLS only (set its port for implicit TLS, or "
     "use the mode `required`)"
 )
+
+
+PathOf = Callable[[str, str, str | None], str | None]
+"""Returns the reverse-path of a mail by sender, recipient and tenant; None: as it is."""
 
 
 class SecuringFailed(SessionRefused):
@@ -49,6 +55,8 @@ class SessionTerms:
     """Those that offer CHUNKING, and left mails in doubt that were sent so."""
     fit_for_tls: RememberedHops = field(default_factory=RememberedHops)
     """Those that took mail over TLS: a connection that is lost says nothing about it."""
+    path_of: PathOf = plain_path
+    """Names the recipient, with a next hop that has `verp`."""
 
     @property
     def may_go_in_clear(self) -> bool:

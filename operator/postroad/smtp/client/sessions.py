@@ -12,7 +12,6 @@ from postroad.domain.mail.mail import (
     OutcomeKind,
     Responder,
 )
-from postroad.domain.mail.return_paths import return_path
 from postroad.domain.smtp.next_hops import NextHop, Protocol
 from postroad.smtp.client.client import (
     ClientWire,
@@ -143,7 +142,11 @@ class ClientSession:
         recipients = envelope.recipients[: self._most_recipients]
         if self.next_hop.verp and envelope.sender is not None:
             recipients = recipients[:1]
-            envelope = _naming(recipients[0], envelope, envelope.sender)
+            path = self._terms.path_of(envelope.sender, recipients[0], envelope.tenant)
+            if path is None:
+                PLAIN_RETURN_PATHS.inc()
+            else:
+                envelope = replace(envelope, sender=path)
         is_first = self.transactions == 1
         return Outgoing(envelope, recipients, needs, content, self._responder, is_first)
 
@@ -255,15 +258,6 @@ def _facts_of(wire: ClientWire, next_hop: NextHop) -> ConnectionFacts:
         return ConnectionFacts(tls=tls, cipher=cipher)
     verified = bool(tls) and (next_hop.tls.is_verified or next_hop.by_tlsa)
     return ConnectionFacts(address, next_hop.port, wire.local_address, tls, cipher, verified)
-
-
-def _naming(recipient: str, envelope: Envelope, sender: str) -> Envelope:
-    """Return an envelope whose reverse-path names this recipient, if it can."""
-    path = return_path(sender, recipient)
-    if path is None:
-        PLAIN_RETURN_PATHS.inc()
-        return envelope
-    return replace(envelope, sender=path)
 
 
 def _with_rest(
