@@ -1,0 +1,1 @@
+"""Reports that come back to reverse-paths and to addresses for complaints."""
