@@ -28,7 +28,7 @@ class RecordingQueue:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    incoming = None
+    incoming = suppression_list = None
 
     def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
         return size_bytes <= self.room_bytes

@@ -43,6 +43,7 @@ CERTIFIED: Spec = {
 }
 HTTP: Spec = {"name": "http", "role": "http", "port": 8025, "tls": TLS | {"mode": "Implicit"}}
 MX: Spec = {"name": "mx", "role": "mx", "port": 25}
+VERP: Spec = {"verpSecret": {"secretRef": {"name": "verp", "key": "secret"}}}
 USERS: Spec = {"secretRef": {"name": "users", "key": "users.yaml"}}
 OIDC: Spec = {"issuer": "https://id.example", "audience": "postroad"}
 DOMAINS: list[Spec] = [{"name": "a.example"}]
@@ -118,6 +119,10 @@ def _asked(**hop: Any) -> Spec:
 
 def _certificates(*certificates: Spec) -> Spec:
     return _listener(tls={"certificates": [*certificates]})
+
+
+def _bounces(**intake: Any) -> Spec:
+    return _intake(**{"listeners": [MX], "bounces": VERP} | intake)
 
 
 def _submission(**intake: Any) -> Spec:
@@ -329,6 +334,20 @@ MAIL_QUEUES = (
     Case(_intake(listeners=[MX], domains=DOMAINS)),
     Case(_intake(listeners=[MX]), "domains is missing"),
     Case(_intake(listeners=[MX], domains=[]), "domains is missing"),
+    Case(_bounces()),
+    Case(_bounces(domains=DOMAINS)),
+    Case(_bounces(bounces=VERP | {"complaints": ["fbl@a.example"]})),
+    Case(_bounces(bounces=VERP | {"complaints": ["fbl"]}), "complaints"),
+    Case(_bounces(bounces=VERP | {"suppress": ["NoMailbox"]}), "needs delivery.suppression"),
+    Case(
+        _bounces(bounces=VERP | {"suppress": ["NoMailbox", "Complaint"]})
+        | _delivery(suppression={})
+    ),
+    Case(_bounces(bounces=VERP | {"suppress": ["MailboxFull"]}), "suppress"),
+    Case(_bounces(bounces={}), "verpSecret"),
+    Case(_bounces(bounces={"verpSecret": {}}), "give either secretRef"),
+    Case(_bounces(bounces={"verpSecret": {"file": "/run/verp"}})),
+    Case(_bounces(listeners=[RELAY]), "needs a listener of role mx"),
     Case(_intake(domains=[*DOMAINS, *DOMAINS]), "domains"),
     Case(_intake(domains=[{"name": "a.example", "recipients": {}}]), "give one of secretRef"),
     Case(_intake(domains=[{"name": "a.example", "recipients": {"secretRef": DKIM}}])),

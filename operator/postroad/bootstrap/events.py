@@ -14,9 +14,11 @@ from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.delivery.events import (
     AcceptedMail,
     EventRule,
+    ReturnedReport,
     StreamEvent,
     accepted_events,
     attempt_events,
+    returned_events,
 )
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.errors import InvalidSettings, StreamRefused
@@ -54,7 +56,7 @@ class SpooledEvents:
         """By their numbers, and in their order."""
 
         self._accepted: deque[int] = deque()
-        """Numbers of those of accepted mail."""
+        """Numbers of those of accepted mail, and of reports."""
 
         self._noted = self._durable = 0
         self._appending: asyncio.Task[None] | None = None
@@ -75,8 +77,14 @@ class SpooledEvents:
         self._add(attempt_events(self.rules, attempted, envelope, outcomes, given_up=given_up))
 
     def note_accepted(self, accepted: AcceptedMail) -> None:
+        self._add_of_client(accepted_events(self.rules, accepted))
+
+    def note_returned(self, report: ReturnedReport) -> None:
+        self._add_of_client(returned_events(self.rules, report))
+
+    def _add_of_client(self, events: Iterable[StreamEvent]) -> None:
         before = self._noted
-        self._add(accepted_events(self.rules, accepted))
+        self._add(events)
         self._accepted.extend(range(before + 1, self._noted + 1))
 
     def _add(self, events: Iterable[StreamEvent]) -> None:

@@ -33,7 +33,7 @@ async def publish_accepted(
         return
     try:
         async with asyncio.timeout(MAX_EVENT_WAIT.total_seconds()):
-            message_id = message_id_of(await _start(content))
+            message_id = message_id_of(await start_of(content))
             events.note_accepted(
                 AcceptedMail(queue, enqueue_id, envelope, size_bytes, accepted_at, message_id)
             )
@@ -44,6 +44,7 @@ async def publish_accepted(
         _log.exception("unexpected error in an event", queue=queue)
 
 
-async def _start(content: Content) -> bytes:
+async def start_of(content: Content) -> bytes:
+    """Return the first MAX_SEARCHED octets of a content."""
     async with aclosing(chunks_of(content, MAX_SEARCHED)) as chunks:  # type: ignore[type-var]
         return await anext(chunks, b"")

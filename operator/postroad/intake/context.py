@@ -35,6 +35,7 @@ from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIE
 
 if TYPE_CHECKING:  # its libraries are those of the extra `intake`
     from postroad.intake.logins.authenticator import Authenticator
+    from postroad.intake.returns.handling import ReturnedMails
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,9 @@ class IntakeContext:
 
     events: EventLog | None = None
     """Events for programs outside; None: there are none."""
+
+    returned: ReturnedMails | None = None
+    """Takes what comes back to signed reverse-paths; None: nothing does."""
 
     _counters: dict[str, Counter] = field(default_factory=dict)
 

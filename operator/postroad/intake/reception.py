@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from postroad.contents import chunks_of
@@ -24,7 +24,7 @@ from postroad.domain.queues.references import token_of
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import reply_texts
-from postroad.intake.accepted_events import publish_accepted
+from postroad.intake.accepted_events import publish_accepted, start_of
 from postroad.intake.clients import Rights
 from postroad.intake.context import IntakeContext
 from postroad.intake.filters.chain import NOT_CHECKED, FilterChain, Filtered
@@ -33,6 +33,9 @@ from postroad.intake.message_buffer import MEMORY_BYTES, MessageBuffer, trace_fi
 from postroad.intake.submitted_header import SubmittedHeader
 from postroad.ports.mail_queue import NO_DELAY
 from postroad.telemetry.logs import logger
+
+if TYPE_CHECKING:  # its library is one of the extra `intake`
+    from postroad.intake.returns.handling import ReturnedMails
 
 _log = logger("intake")
 
@@ -123,6 +126,10 @@ class Reception:
         if (refusal := self.buffer.verdict()) is not None:
             return self._refused(refusal, self.buffer.problem)
         try:
+            if self._context.returned is not None:
+                reply = await self._take_back(self._context.returned)
+                if reply is not None:
+                    return reply
             if self._context.filters is not None:
                 reply = await self._filter(self._context.filters)
                 if reply is not None:
@@ -155,6 +162,21 @@ class Reception:
             size_bytes=self.buffer.size_bytes,
         )
         return reply_texts.accepted(enqueue_id)
+
+    async def _take_back(self, returned: "ReturnedMails") -> Reply | None:
+        """Let reports that come back be taken. Return the reply where no recipient is left."""
+        offered = self._offered
+        own = [each for each in offered.recipients if returned.takes(each)]
+        if not own:
+            return None
+        reply, kept = await returned.take(await start_of(self.buffer.content), offered.sender, own)
+        left = tuple(each for each in offered.recipients if each in kept or each not in own)
+        if not reply.is_positive:
+            return self._refused(reply)
+        if left:
+            dsn = _redirected(offered.dsn, offered.recipients, left)
+            self._offered = offered._replace(recipients=left, dsn=dsn)
+        return None if left else reply
 
     async def _filter(self, filters: FilterChain) -> Reply | None:
         """Let filters look at the mail, and change it. Return the reply where it is over."""

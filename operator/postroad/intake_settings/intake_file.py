@@ -14,6 +14,7 @@ from postroad.delivery_settings.hops import Hop, HostLookUp
 from postroad.delivery_settings.patterns import DomainName, FilePath
 from postroad.delivery_settings.secret_references import SecretKeyReference, checked_file
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
+from postroad.intake_settings.bounces import Bounces
 from postroad.intake_settings.filters import MAX_FILTERS, FilterSection, check_time
 from postroad.intake_settings.listeners import FileListener, IntakeSection, Listener, ListenerRole
 from postroad.intake_settings.outbox import FileOutbox
@@ -94,6 +95,10 @@ class IntakeSettings(IntakeSection):
     filters: Annotated[tuple[FilterSection, ...], Field(max_length=MAX_FILTERS)] = ()
     """Programs that look at a mail before it is accepted, in order."""
 
+    bounces: Bounces | None = None
+    """Reports that come back to the reverse-paths of the queue's mail, which the listeners of role
+    mx take. Absent: none."""
+
     @model_validator(mode="after")
     def _holds_together(self) -> IntakeSettings:
         _check_once("listeners", (each.name for each in self.listeners))
@@ -101,9 +106,11 @@ class IntakeSettings(IntakeSection):
         roles = {each.role for each in self.listeners}
         if self.users is None and any(each.logs_in for each in roles):
             raise ValueError("users is missing: clients of the roles submission and http log in")
-        if ListenerRole.MX in roles and not self.domains:
+        if ListenerRole.MX in roles and not (self.domains or self.bounces):
             raise ValueError("domains is missing: the role mx takes mail for these alone")
         self._check_filters({each.name for each in self.listeners})
+        if self.bounces is not None and ListenerRole.MX not in roles:
+            raise ValueError("bounces needs a listener of role mx, which takes them")
         return self
 
     def _check_filters(self, known: set[str]) -> None:
@@ -133,6 +140,15 @@ class IntakeFile(IntakeSettings):
     outbox: FileOutbox | None = None
     """Store for mail that the queue does not take now. Absent: such mail is refused with 451."""
 
+    @model_validator(mode="after")
+    def _keeps_reports(self) -> IntakeFile:
+        if self.outbox is not None and self.bounces is not None:
+            raise ValueError(
+                "reports need the servers, and an outbox is there for when they are away: give"
+                " bounces, or outbox, to an intake of its own"
+            )
+        return self
+
     @property
     def fixed(self) -> object:
         """As above, with the outbox."""
@@ -141,7 +157,8 @@ class IntakeFile(IntakeSettings):
 
     def files(self) -> set[Path]:
         """Return the files that are read again when they change."""
-        secrets = [each.secret for each in self.filters]
+        verp = None if self.bounces is None else self.bounces.verp_secret
+        secrets = [verp, *(each.secret for each in self.filters)]
         holders = [self.users, *secrets, *(each.recipients for each in self.domains)]
         return {each.file for each in holders if each is not None and each.file}
 

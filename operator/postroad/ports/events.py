@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from postroad.domain.delivery.attempts import Attempted
-from postroad.domain.delivery.events import AcceptedMail, StreamEvent
+from postroad.domain.delivery.events import AcceptedMail, ReturnedReport, StreamEvent
 from postroad.domain.mail.mail import Envelope, Outcome
 
 
@@ -31,6 +31,9 @@ class EventLog(Protocol):
 
     def note_accepted(self, accepted: AcceptedMail) -> None:
         """Note the events of a mail that was accepted. Returns at once."""
+
+    def note_returned(self, report: ReturnedReport) -> None:
+        """Note the events of a report that came back. Returns at once."""
 
     async def flush(self) -> None:
         """Return when all that was noted before is durable. After an error it is noted still.

@@ -208,6 +208,13 @@ RECEIVED = Counter(
     "Mails offered to the intake.",
     ["namespace", "name", "reply"],  # reply: accepted, transient, permanent
 )
+RETURNED = Counter(
+    "postroad_returned_reports_total",
+    "Reports about mail that came back to signed reverse-paths, and complaints, by recipient.",
+    ["namespace", "name", "result", "reason"],
+    # result: bounce (reason: its class), complaint (reason: abuse, opt-out, other), delay,
+    # delivery, automatic (by a program), other (not understood), unmatched (names no recipient)
+)
 FILTERED = Counter(
     "postroad_filtered_mails_total",
     "Mails that a filter of the intake looked at.",

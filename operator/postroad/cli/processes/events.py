@@ -12,9 +12,11 @@ from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.events import SpooledEvents, event_spool_of, open_sink
 from postroad.bootstrap.followed_file import FollowedFile
 from postroad.cli.processes.long_running import Process, following
+from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.events import EventStream
 from postroad.delivery_settings.files import read_delivery
 from postroad.domain.delivery.events import EventRule
+from postroad.domain.smtp.bounces import use_rules
 from postroad.errors import PostroadError
 from postroad.ports.events import EventSink, EventSpool
 from postroad.ports.mail_queue import MailQueue
@@ -97,32 +99,36 @@ async def sending(
                     await this.events.flush()
 
 
-class FollowedStreams(FollowedFile[Sequence[EventStream]]):
-    """The streams of a file of delivery, for a process that delivers nothing."""
+class FollowedDecisions(FollowedFile[DeliverySettings]):
+    """A file of delivery, for a process that delivers nothing."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(file, "delivery", DELIVERY_REFUSED, DELIVERY_READS)
 
-    def _read(self) -> Sequence[EventStream]:
+    def _read(self) -> DeliverySettings:
         self._watch({self.file})
-        return read_delivery(self.file).events
+        return read_delivery(self.file)
 
 
 @asynccontextmanager
 async def noting(
     this: Process, file: Path | None, queue: MailQueue | None = None
 ) -> AsyncIterator[SpooledEvents | None]:
-    """Return the events of an intake, which follow the file of delivery. `queue`: as for
-    `events_of`. Raises: InvalidSettings."""
+    """Return the events of an intake, which follow the file of delivery, as its rules of the
+    suppression list and of bounces do. `queue`: as for `events_of`. Raises: InvalidSettings."""
     if this.events is not None or file is None:
         yield this.events
         return
-    followed = FollowedStreams(file)
-    events = events_of(this, followed.current, queue)
+    followed = FollowedDecisions(file)
+    events = events_of(this, followed.current.events, queue)
 
-    def use(streams: Sequence[EventStream]) -> None:
+    def use(decided: DeliverySettings) -> None:
+        use_rules(decided.bounce_rules)
+        this.suppression = decided.suppression_rules()
         if events is not None:
-            events.rules = rules_of(streams)
+            events.rules = rules_of(decided.events)
+
+    use(followed.current)
 
     async with following(this, followed, use):
         yield events

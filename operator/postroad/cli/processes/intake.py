@@ -32,6 +32,7 @@ from postroad.cli.processes.intake_listeners import (
     FollowedIntake,
     IntakeDocument,
     ListenerAddress,
+    Suppression,
 )
 from postroad.cli.processes.long_running import INTAKE_MAINTENANCE_INTERVAL
 from postroad.domain.smtp.next_hops import parse_host_port
@@ -251,7 +252,11 @@ async def _receive_with(
     )
     file, by_file = None, None
     if isinstance(listeners, FollowedIntake):
-        file, by_file = listeners, FileListeners(listeners, base, settings.ca_file)
+        suppression = Suppression(this.queue.suppression_list, lambda: this.suppression)
+        file, by_file = (
+            listeners,
+            FileListeners(listeners, base, settings.ca_file, suppression),
+        )
         await by_file.open()
     ports = ports_of(section, listeners)
     has_http = any(each.is_http for each in ports)

@@ -4,12 +4,15 @@ variables alone."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from postroad.bootstrap.followed_file import FollowedFile
+from postroad.bootstrap.return_paths import read_return_paths
+from postroad.domain.delivery.suppressed import SuppressionRules
+from postroad.domain.mail.return_paths import ReturnPaths
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
@@ -30,6 +33,7 @@ from postroad.intake_settings.listeners import (
 )
 from postroad.intake_settings.recipients import local_parts
 from postroad.intake_settings.user_file import read_users
+from postroad.ports.delivery import SuppressionList
 from postroad.smtp.server import ServerCertificate
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import INTAKE_READS, INTAKE_REFUSED
@@ -37,6 +41,7 @@ from postroad.tls import ClientAuthorities
 
 if TYPE_CHECKING:
     from postroad.intake.logins.authenticator import Authenticator
+    from postroad.intake.returns.handling import ReturnedMails
 
 _log = logger("intake")
 
@@ -49,6 +54,14 @@ class ListenerAddress(NamedTuple):
     port: int
     tls: bool = False
     is_http: bool = False
+
+
+class Suppression(NamedTuple):
+    """The suppression list that reports are written to, and its rules as they are now; None: the
+    queue has no list, or workers do not look at it."""
+
+    addresses: SuppressionList | None
+    rules: Callable[[], SuppressionRules | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,8 @@ class IntakeDocument:
     """By the names of listeners."""
 
     filters: tuple[FilterDocument, ...] = ()
+    return_paths: ReturnPaths | None = None
+    """Of mail whose reports come back here."""
 
 
 class FollowedIntake(FollowedFile[IntakeDocument]):
@@ -84,6 +99,7 @@ class FollowedIntake(FollowedFile[IntakeDocument]):
             domains,
             {each.name: _certificate(each.tls, folder) for each in settings.listeners if each.tls},
             tuple(FilterDocument.read(each, folder) for each in settings.filters),
+            _return_paths(settings, folder),
         )
 
 
@@ -92,6 +108,13 @@ def _users(settings: IntakeFile, folder: Path) -> KnownUsers:
         return KnownUsers()
     found = read_users(folder / settings.users.file)
     return KnownUsers({each.name: each for each in found.users}, found.secret.encode())
+
+
+def _return_paths(settings: IntakeFile, folder: Path) -> ReturnPaths | None:
+    bounces = settings.bounces
+    if bounces is None or bounces.verp_secret.file is None:
+        return None
+    return read_return_paths(folder / bounces.verp_secret.file)
 
 
 def _recipients(domain: OwnDomain, folder: Path) -> frozenset[str] | None:
@@ -134,8 +157,15 @@ def _paths(certificate: ListenerCertificate, folder: Path) -> tuple[Path, Path |
 class FileListeners:
     """The listeners of a file of intake. Needs a running event loop."""
 
-    def __init__(self, file: FollowedIntake, base: IntakeContext, ca_file: Path | None) -> None:
+    def __init__(
+        self,
+        file: FollowedIntake,
+        base: IntakeContext,
+        ca_file: Path | None,
+        suppression: Suppression,
+    ) -> None:
         self.file, self._base, self._ca_file = file, base, ca_file
+        self._suppression = suppression
         self._rates = UserRates()
         self._filters = OpenFilters(base.queue.name, ca_file, base.clock.now)
         self._asked: dict[OwnDomain, CallAhead] = {}
@@ -197,8 +227,9 @@ class FileListeners:
             document.settings.rules, self._rates, asyncio.get_running_loop().time
         )
         domains = self._own_domains(document)
+        returned = self._returned(document, domains)
         return {
-            each.name: self._context(document, each, permissions, domains)
+            each.name: self._context(document, each, permissions, domains, returned)
             for each in document.settings.listeners
         }
 
@@ -213,6 +244,35 @@ class FileListeners:
         asked = {each.name: its for each, its in found.items()}
         return OwnDomains({**document.recipients, **asked})
 
+    def _returned(self, document: IntakeDocument, domains: OwnDomains) -> ReturnedMails | None:
+        """Return what takes reports that come back. Raises: NotInstalled, InvalidSettings."""
+        bounces, paths = document.settings.bounces, document.return_paths
+        addresses, suppression = self._suppression
+        if bounces is None or paths is None:
+            return None
+        if addresses is None or (bounces.suppress and suppression() is None):
+            raise InvalidSettings(
+                "bounces.suppress puts addresses on the suppression list, which no worker looks at",
+                hint="add `suppression: {}` to the file of delivery, and name it (--delivery)",
+            )
+        try:
+            from postroad.intake.returns.handling import ReturnedMails, ReturnRules
+        except ImportError as error:
+            raise NotInstalled(
+                f"bounces needs {error.name}", hint="install postroad with its extra `intake`"
+            ) from error
+        complaints = frozenset(bounces.complaints)
+        rules = ReturnRules(paths, bounces.classes, bounces.by_complaints, complaints)
+        return ReturnedMails(
+            self._base.queue.name,
+            rules,
+            domains,
+            addresses,
+            suppression,
+            self._base.clock,
+            self._base.events,
+        )
+
     def _call_ahead(self, hop: NextHop, is_backup: bool) -> CallAhead:
         ask = server_that_knows(hop, self._base.offer.hostname, self._ca_file)
         return CallAhead(ask, asyncio.get_running_loop().time, is_backup=is_backup)
@@ -223,10 +283,11 @@ class FileListeners:
         listener: Listener,
         permissions: Permissions,
         domains: OwnDomains,
+        returned: ReturnedMails | None,
     ) -> IntakeContext:
         logs_in = listener.role.logs_in
         certificate = document.certificates.get(listener.name)
-        rules = self._base.rules
+        rules, is_mx = self._base.rules, listener.role is ListenerRole.MX
         own = Rules(
             NO_ADDRESS
             if listener.role is not ListenerRole.RELAY
@@ -236,7 +297,7 @@ class FileListeners:
             rules.early_input_from,
             rules.normalise_from,
             must_log_in=logs_in,
-            recipients=domains if listener.role is ListenerRole.MX else None,
+            recipients=(returned or domains) if is_mx else None,
         )
         hostname = document.settings.hostname
         offer = self._base.offer
@@ -250,4 +311,5 @@ class FileListeners:
             proxies=listener.proxies,
             certified=_certified(listener),
             filters=self._filters.chain(document.filters, listener.name),
+            returned=returned if is_mx else None,
         )

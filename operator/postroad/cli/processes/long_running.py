@@ -23,6 +23,7 @@ from postroad.bootstrap import open_inherited, open_queue
 from postroad.bootstrap.events import SpooledEvents
 from postroad.bootstrap.followed_file import FileContent, FollowedFile
 from postroad.cli.processes.event_loop import run_long
+from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
@@ -90,6 +91,9 @@ class Process:
 
     events: SpooledEvents | None = None
     """Events for programs outside, of intake and worker; None: there are none."""
+
+    suppression: SuppressionRules | None = None
+    """Rules of the suppression list, of intake and worker; None: they do not look at it."""
 
     followed: list[asyncio.Event] = field(default_factory=list)
     """Set when an administrator asks for a look at files that the process follows."""

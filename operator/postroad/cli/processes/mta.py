@@ -88,6 +88,8 @@ async def _serve(
         if this is None:
             return
         events_of(this, () if delivery is None else delivery.current.settings.events)
+        if delivery is not None:
+            this.suppression = delivery.current.settings.suppression_rules()
         try:
             async with asyncio.TaskGroup() as halves:
                 halves.create_task(

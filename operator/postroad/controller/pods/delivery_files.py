@@ -55,18 +55,24 @@ class DeliveryFiles:
         if handler is None or not (handler.mx or handler.relay or settings):
             return None
         decided = dict(settings or DeliverySettings())
-        settings = DeliveryFileSettings.model_construct(**decided, relay=handler.relay)
+        intake = queue.spec.intake
+        verp = None if intake is None or intake.bounces is None else intake.bounces.verp_secret
+        settings = DeliveryFileSettings.model_construct(
+            **decided, relay=handler.relay, verp_secret=verp
+        )
         if handler.mx is not None:
             settings = settings.model_copy(update={"routing": _with_folder(settings.routing)})
         return cls(f"{queue.name.name}-delivery", settings)
 
     @classmethod
     def of_component(cls, queue: Queue, component: str) -> DeliveryFiles | None:
-        """Return those of a component's pods: an intake reads the streams of events alone."""
+        """Return those of a component's pods: an intake reads the streams of events, and with
+        bounces the rules of the suppression list."""
         found = cls.of(queue)
         if found is None or component == "worker":
             return found
-        return replace(found, is_alone=True) if found.settings.events else None
+        is_read = found.settings.events or found.settings.verp_secret
+        return replace(found, is_alone=True) if is_read else None
 
     @property
     def secrets(self) -> list[str]:
@@ -122,6 +128,9 @@ async def read_of_workers(api: Reads, queue: Queue, workers: Workers) -> dict[st
     return {"next hops": hash_of(texts)} if texts else {}
 
 
+_PLACES = {"relay": "workers.handler", "verpSecret": "intake.bounces"}
+
+
 async def _check_delivery(api: Reads, namespace: str, settings: DeliverySettings) -> None:
     """Check that logins are there, and that keys can sign. Raises: CredentialsMissing, which names
     each field whose Secret lacks what it is for."""
@@ -130,7 +139,7 @@ async def _check_delivery(api: Reads, namespace: str, settings: DeliverySettings
         try:
             await _check(api, namespace, reference, signs=path.startswith("signing"))
         except CredentialsMissing as error:
-            place = "workers.handler" if path.startswith("relay.") else "delivery"
+            place = _PLACES.get(path.partition(".")[0], "delivery")
             problems.append(f"spec.{place}.{path}: {error.explain()}")
     if problems:
         raise CredentialsMissing("; ".join(problems), hint="until then pods stay as they are")

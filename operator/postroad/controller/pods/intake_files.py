@@ -97,7 +97,7 @@ async def _check(
             await read_values(api, namespace, reference.name, LOGIN)
         return
     found = await read_values(api, namespace, reference.name, (reference.key,))
-    if path.startswith("filters"):
+    if path.startswith(("filters", "bounces")):
         check_signing_secrets(namespace, reference, found[reference.key])
         return
     number = re.match(r"domains\[([0-9]+)", path)

@@ -365,6 +365,17 @@ class MailQueueSpec(parts.Model):
         return self
 
     @model_validator(mode="after")
+    def _list_is_looked_at(self) -> MailQueueSpec:
+        bounces = None if self.intake is None else self.intake.bounces
+        suppression = None if self.delivery is None else self.delivery.suppression
+        if bounces is not None and bounces.suppress and suppression is None:
+            raise ValueError(
+                "intake.bounces.suppress needs delivery.suppression, with which workers look at the"
+                " suppression list: write delivery: {suppression: {}}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _routes_are_followed(self) -> MailQueueSpec:
         if (
             self.delivery is not None

@@ -18,6 +18,7 @@ from postroad.domain.delivery.attempts import Attempted, logged, to_document
 from postroad.domain.delivery.suppressed import NOT_MAILED, token_of
 from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, domain_of
 from postroad.domain.mail.seven_bits import ascii_domain
+from postroad.domain.smtp.bounces import Bounce
 from postroad.domain.values.api_names import api_name
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
@@ -31,6 +32,8 @@ class EventKind(StrEnum):
     DEFERRED = "deferred"
     FAILED = "failed"
     SUPPRESSED = "suppressed"
+    BOUNCED = "bounced"
+    COMPLAINED = "complained"
 
 
 class EventAddresses(StrEnum):
@@ -74,6 +77,29 @@ class AcceptedMail:
     size_bytes: int
     accepted_at: datetime
     message_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedReport:
+    """A report about a mail that came back to its signed reverse-path. `token`: of that path, which
+    tells mails to one recipient on one day apart from all others; `text`: the failure as a reply;
+    `feedback`: the type of a complaint."""
+
+    queue: str
+    kind: EventKind
+    token: str
+    sender: str
+    recipient: str
+    tenant: str | None
+    at: datetime
+    bounce: Bounce | None = None
+    text: str = ""
+    feedback: str | None = None
+    message_id: str | None = None
+
+
+_REPORTS = UUID("8f3c0c5e-6a57-4ef6-9c0b-0d6a6ad3f0a1")
+"""Names the ids of events about reports."""
 
 
 def kind_of(outcome: Outcome, *, given_up: bool = False) -> EventKind:
@@ -141,6 +167,33 @@ def accepted_events(rules: Iterable[EventRule], accepted: AcceptedMail) -> Itera
                 data |= {name: value for name, value in own.items() if value is not None}
             event_id = _id(accepted.enqueue_id, kind, "", recipient)
             yield rule.name, event_id, _event(event_id, kind, moment, data)
+
+
+def returned_events(rules: Iterable[EventRule], report: ReturnedReport) -> Iterator[StreamEvent]:
+    """Yield the events of a report that came back."""
+    key = f"{report.kind.value}/{report.token}/{report.recipient}/{report.message_id or ''}"
+    event_id = uuid5(_REPORTS, key)
+    envelope = Envelope(report.sender, (report.recipient,))
+    for rule in rules:
+        if not rule.takes(report.kind, report.tenant, domain_of(report.recipient)):
+            continue
+        plain = rule.addresses is EventAddresses.PLAIN
+        data = {
+            "at": rfc3339(report.at),
+            "queue": report.queue,
+            "domain": domain_of(report.recipient),
+            "sender_domain": domain_of(report.sender),
+            **_of_mail(rule, envelope, report.recipient),
+        }
+        own: dict[str, Any] = {"tenant": report.tenant, "feedback": report.feedback}
+        if (bounce := report.bounce) is not None:
+            masked = f"{bounce.code or ''} {bounce.words}".strip()
+            own |= {"reason": bounce.reason.value, "reply": report.text if plain else masked}
+        if plain:
+            own |= {"sender": report.sender, "recipient": report.recipient}
+            own["message_id"] = report.message_id
+        data |= {name: value for name, value in own.items() if value is not None}
+        yield rule.name, event_id, _event(event_id, report.kind, report.at, data)
 
 
 def _of_mail(rule: EventRule, envelope: Envelope, recipient: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class SuppressedBy(StrEnum):
 
     ADMINISTRATOR = "administrator"
     BOUNCE = "bounce"
+    COMPLAINT = "complaint"
 
     @classmethod
     def known(cls, value: str | None) -> SuppressedBy:

@@ -21,11 +21,12 @@ from html import unescape
 from flufl.bounce import all_failures
 
 from postroad.domain.delivery.suppressed import compared
+from postroad.domain.mail.header_fields import MAX_SEARCHED
 from postroad.domain.smtp.bounces import MAX_READ as MAX_REASON
 from postroad.domain.smtp.bounces import Bounce, BounceClass, bounce_of
 from postroad.errors import InvalidInput
 
-MAX_READ = 64 * 1024
+MAX_READ = MAX_SEARCHED
 """Octets of a mail that are looked at: what reports say stands before the mail that they return."""
 
 MAX_NESTED, MAX_PARTS, MAX_FIELD = 20, 300, 2000
