@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from stack.progress import Progress
 SOURCES = Path(__file__).parent / "james"
 POM = SOURCES / "pom.xml"
 MAIN = "org.apache.james.queue.rabbitmq.Harness"
+MAILS = "org.apache.james.queue.rabbitmq.Mails"
+"""The program for tests, which tells one mail from another."""
+
 OPTIONS = (
     *("-Xms256m", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
     # A browse that ends early leaves mails behind that James has fetched and does not dispose of.
@@ -76,8 +79,11 @@ class James:
 
 
 @asynccontextmanager
-async def running(where: BenchServers) -> AsyncIterator[James]:
-    """Start James in this place, on the servers that the POSTROAD_* variables name."""
+async def running(
+    where: BenchServers, main: str = MAIN, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[James]:
+    """Start James in this place, on the servers that the POSTROAD_* variables name. `main`: the
+    program, `environment`: what it gets beside them."""
     progress = Progress()
     jars = await asyncio.to_thread(_jars().ensure, progress)
     classes = await asyncio.to_thread(_classes(jars).ensure, progress)
@@ -89,11 +95,11 @@ async def running(where: BenchServers) -> AsyncIterator[James]:
     }
     with log.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(
-            *(java(), *OPTIONS, "-cp", f"{classes}:{jars}/*", MAIN),
+            *(java(), *OPTIONS, "-cp", f"{classes}:{jars}/*", main),
             stdin=PIPE,
             stdout=PIPE,
             stderr=stream,
-            env={**os.environ, **place},
+            env={**os.environ, **place, **(environment or {})},
             limit=MAX_ANSWER,
         )
     try:

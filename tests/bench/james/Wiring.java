@@ -3,15 +3,21 @@ package org.apache.james.queue.rabbitmq;
 import com.datastax.oss.driver.api.core.CqlSession;
 import com.datastax.oss.driver.api.core.CqlSessionBuilder;
 
+import org.apache.james.backends.cassandra.components.CassandraModule;
 import org.apache.james.backends.cassandra.init.SessionWithInitializedTablesFactory;
 import org.apache.james.backends.rabbitmq.RabbitMQConfiguration;
 import org.apache.james.backends.rabbitmq.RabbitMQConfiguration.ManagementCredentials;
 import org.apache.james.backends.rabbitmq.RabbitMQConnectionFactory;
 import org.apache.james.backends.rabbitmq.ReactorRabbitMQChannelPool;
 import org.apache.james.backends.rabbitmq.SimpleConnectionPool;
+import org.apache.james.blob.api.BlobStore;
 import org.apache.james.blob.api.BucketName;
 import org.apache.james.blob.api.HashBlobId;
 import org.apache.james.blob.mail.MimeMessageStore;
+import org.apache.james.eventsourcing.eventstore.cassandra.CassandraEventStore;
+import org.apache.james.eventsourcing.eventstore.cassandra.CassandraEventStoreModule;
+import org.apache.james.eventsourcing.eventstore.cassandra.EventStoreDao;
+import org.apache.james.eventsourcing.eventstore.cassandra.JsonEventSerializer;
 import org.apache.james.metrics.api.MetricFactory;
 import org.apache.james.metrics.api.NoopGaugeRegistry;
 import org.apache.james.queue.api.MailQueueFactory;
@@ -20,6 +26,9 @@ import org.apache.james.queue.rabbitmq.view.RabbitMQMailQueueConfiguration;
 import org.apache.james.queue.rabbitmq.view.cassandra.CassandraMailQueueViewModule;
 import org.apache.james.queue.rabbitmq.view.cassandra.CassandraMailQueueViewTestFactory;
 import org.apache.james.queue.rabbitmq.view.cassandra.configuration.CassandraMailQueueViewConfiguration;
+import org.apache.james.queue.rabbitmq.view.cassandra.configuration.CassandraMailQueueViewConfigurationModule;
+import org.apache.james.queue.rabbitmq.view.cassandra.configuration.EventsourcingConfigurationManagement;
+import org.apache.james.server.blob.deduplication.DeDuplicationBlobStore;
 import org.apache.james.server.blob.deduplication.PassThroughBlobStore;
 
 import reactor.core.publisher.Flux;
@@ -53,6 +62,7 @@ final class Wiring implements AutoCloseable {
     private static final Duration WAIT_FOR_CHANNEL = Duration.ofSeconds(30);
 
     private final CqlSession session;
+    private final CassandraMailQueueViewConfiguration configuration;
     private final ObjectStore store;
     private final SimpleConnectionPool connections;
     private final ReactorRabbitMQChannelPool channels;
@@ -83,17 +93,20 @@ final class Wiring implements AutoCloseable {
                         environment.get("POSTROAD_S3_SECRET_KEY"));
         HashBlobId.Factory blobIds = new HashBlobId.Factory();
         MimeMessageStore.Factory messages =
-                MimeMessageStore.factory(
-                        new PassThroughBlobStore(
-                                store,
-                                BucketName.of(environment.get("POSTROAD_S3_BUCKET")),
-                                blobIds));
+                MimeMessageStore.factory(blobStore(environment, blobIds));
         CassandraMailQueueViewConfiguration view =
                 CassandraMailQueueViewConfiguration.builder()
-                        .bucketCount(BUCKETS)
+                        .bucketCount(
+                                environment.containsKey("JAMES_BUCKETS")
+                                        ? Integer.parseInt(environment.get("JAMES_BUCKETS"))
+                                        : BUCKETS)
                         .updateBrowseStartPace(BROWSE_START_PACE)
-                        .sliceWindow(SLICE)
+                        .sliceWindow(
+                                environment.containsKey("JAMES_SLICE")
+                                        ? Duration.parse(environment.get("JAMES_SLICE"))
+                                        : SLICE)
                         .build();
+        configuration = view;
         Clock clock = Clock.systemUTC();
         RabbitMQMailQueueFactory.PrivateFactory parts =
                 new RabbitMQMailQueueFactory.PrivateFactory(
@@ -116,6 +129,26 @@ final class Wiring implements AutoCloseable {
                         new RabbitMQMailQueueManagement(broker),
                         parts,
                         broker);
+    }
+
+    private BlobStore blobStore(Map<String, String> environment, HashBlobId.Factory blobIds) {
+        BucketName bucket = BucketName.of(environment.get("POSTROAD_S3_BUCKET"));
+        return environment.containsKey("JAMES_DEDUPLICATION")
+                ? new DeDuplicationBlobStore(store, bucket, blobIds)
+                : new PassThroughBlobStore(store, bucket, blobIds);
+    }
+
+    /** Records the configuration of the view, as James does when he starts. */
+    void register() {
+        new EventsourcingConfigurationManagement(
+                        new CassandraEventStore(
+                                new EventStoreDao(
+                                        session,
+                                        JsonEventSerializer.forModules(
+                                                        CassandraMailQueueViewConfigurationModule
+                                                                .MAIL_QUEUE_VIEW_CONFIGURATION)
+                                                .withoutNestedType())))
+                .registerConfiguration(configuration);
     }
 
     /** Opens a queue, which is made if there is none; so many mails are handed out undone. */
@@ -171,7 +204,10 @@ final class Wiring implements AutoCloseable {
             builder.addContactPoint(new InetSocketAddress(host, port));
         }
         return new SessionWithInitializedTablesFactory(
-                        builder.build(), CassandraMailQueueViewModule.MODULE)
+                        builder.build(),
+                        CassandraModule.aggregateModules(
+                                CassandraMailQueueViewModule.MODULE,
+                                CassandraEventStoreModule.MODULE()))
                 .get();
     }
 
