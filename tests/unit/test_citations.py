@@ -19,6 +19,7 @@ KNOWN = re.compile(
     r"|Semantic Versioning 2\.0\.0|PEP \d+|Helm, |SPDX 2\.3, |Package URL specification, "
     r"|Dovecot, Authentication Protocol|HAProxy, The PROXY protocol|OpenID Connect Discovery 1\.0"
     r"|OWASP, Password Storage Cheat Sheet|Sendmail, libmilter/mfdef\.h"
+    r"|Apache James, [A-Za-z]|RabbitMQ, Broker Semantics|Tink, AES-GCM-HKDF Streaming"
     r"|in-toto Attestation Framework, |SLSA 1\.0, |cosign, Signature specification"
 )
 REQUIREMENT = re.compile(r"\b(SP|LQ|SC|AMB)-(\d+)(?:(?:\.\.| to )(?:\1-)?(\d+))?")

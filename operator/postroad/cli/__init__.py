@@ -33,6 +33,7 @@ _PLACES = {
     "dead-letters": "postroad.cli.mail.selected:dead_letters",
     "purge": "postroad.cli.mail.selected:purge",
     "republish": "postroad.cli.mail.selected:republish",
+    "migrate": "postroad.cli.mail.migration:migrate",
     "task": "postroad.cli.mail.task:task",
     "sites": "postroad.cli.sites.sites:sites",
     "suspend": "postroad.cli.sites.sites:suspend",

@@ -119,6 +119,12 @@ lake_option = click.option(
 master_option = click.option(
     "--master", default="local[*]", help="Spark's master; default: this process."
 )
+james_option = click.option(
+    "--conf",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True,
+    help="James' configuration directory: his property files have his servers and the secrets.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 

@@ -1,5 +1,5 @@
-"""`postroad config show|history|check|adopt`: the configuration history of a queue's view, as
-Cassandra has it; its advice and outcomes as text."""
+"""`postroad config show|history|check|adopt|import-james`: the configuration history of a queue's
+view, as Cassandra has it; its advice and outcomes as text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
 from postroad import configuration
-from postroad.cli.options import DURATION, json_option, say
+from postroad.cli.options import DURATION, james_option, json_option, say
 from postroad.configuration import has_rows, observe, used_configurations
 from postroad.domain.configuration.advice import Advice, Seen, advise
 from postroad.domain.configuration.consistency import REASON_BYTES, check_reason
@@ -31,7 +32,14 @@ from postroad.domain.configuration.history import (
 )
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
 from postroad.domain.values.instants import format_duration, rfc3339
-from postroad.errors import HistoryMissing, InvalidInput, QueueNotFound, ServerError
+from postroad.errors import (
+    ConfigurationRefused,
+    HistoryMissing,
+    InvalidInput,
+    QueueNotFound,
+    ServerError,
+)
+from postroad.james.hiding import left_to_record
 from postroad.ports.history import Recorded
 
 if TYPE_CHECKING:
@@ -273,6 +281,36 @@ def adopt(queue: str, reason: str, status: TextIO | None, given: Given, as_json:
     except (ValueError, TypeError, AttributeError) as error:
         raise InvalidInput("--status is not the JSON of a MailQueue") from error
     record_adoption(queue, given, reason, entries, as_json=as_json)
+
+
+@config.command("import-james")
+@queue_argument
+@james_option
+@json_option
+def import_james(queue: str, conf: Path, as_json: bool) -> None:
+    """Begin the history of a queue with the configurations that a James server recorded.
+
+    A call that was cut short is finished by the next one."""
+    from postroad.james.recorded import recorded_configurations
+
+    async def begin(opened: ConfigurationOf) -> None:
+        found = await recorded_configurations(conf)
+        events = (await opened.history.load()).events
+        for wanted in left_to_record(events, found):
+            settled = await configuration.settle(
+                opened.history,
+                wanted,
+                at=datetime.now(UTC),
+                by="config import-james",
+                has_data=partial(has_rows, opened.view),
+            )
+            if settled.refusal is not None:
+                raise ConfigurationRefused(settled.refusal.message)
+            if settled.appended is not None:
+                text = event_text(settled.appended)
+                say(to_document(settled.appended), as_json=as_json, text=text)
+
+    with_history(queue, begin)
 
 
 def record_adoption(

@@ -1,0 +1,87 @@
+"""Reads James' blobs, from S3 or from his Cassandra tables; a mail's content is two of them."""
+
+import asyncio
+
+from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.s3.objects import Objects
+from postroad.errors import BlobMissing, InvalidInput
+from postroad.james.encryption import Decryption
+from postroad.james.properties import BlobPlace
+
+BLOBS, PARTS = "blobs", "blobparts"
+ZSTD = b"\x28\xb5\x2f\xfd"
+"""The magic number with which a frame begins. Source: RFC 8878 3.1.1."""
+
+_CHUNKS = Statement("SELECT position FROM {keyspace}.blobs WHERE id = ?")
+_PART = Statement("SELECT data FROM {keyspace}.blobparts WHERE id = ? AND chunknumber = ?")
+
+
+class JamesBlobs:
+    """The blobs of one server."""
+
+    def __init__(self, place: BlobPlace, session: Session) -> None:
+        """Open nothing yet. Raises: TlsRefused."""
+        self._session = session
+        self._buckets = [Objects(place.s3, each) for each in place.buckets] if place.s3 else []
+        self._decryption = None if place.cipher is None else Decryption(place.cipher)
+
+    async def content(self, header_id: str, body_id: str) -> bytes:
+        """Return the octets of a mail: its header with the empty line, and its body. Raises:
+        BlobMissing, InvalidInput for a blob that cannot be decoded; BlobsError, ViewError,
+        CredentialsRefused."""
+        header, body = await asyncio.gather(
+            self._decoded(header_id, "header"), self._decoded(body_id, "body")
+        )
+        return header + body
+
+    async def size(self, header_id: str, body_id: str) -> int:
+        """Return how many octets are stored of a mail. Errors as `content`."""
+        ids = ((header_id, "header"), (body_id, "body"))
+        if not self._buckets:
+            return sum(map(len, await asyncio.gather(*(self._stored(*each) for each in ids))))
+        return sum(await asyncio.gather(*(self._size(*each) for each in ids)))
+
+    async def _decoded(self, blob_id: str, what: str) -> bytes:
+        blob = await self._stored(blob_id, what)
+        if self._decryption is not None:
+            blob = self._decryption.decrypted(blob)
+        if blob.startswith(ZSTD):
+            raise InvalidInput(
+                f"its {what} is compressed with Zstd, which postroad has no library for: let James"
+                " deliver it"
+            )
+        return blob
+
+    async def _stored(self, blob_id: str, what: str) -> bytes:
+        if not self._buckets:
+            return await self._of_cassandra(blob_id, what)
+        for objects in self._buckets:
+            try:
+                return await objects.get(blob_id)
+            except BlobMissing:
+                continue
+        raise _missing(what, blob_id)
+
+    async def _size(self, blob_id: str, what: str) -> int:
+        for objects in self._buckets:
+            try:
+                return await objects.size(blob_id)
+            except BlobMissing:
+                continue
+        raise _missing(what, blob_id)
+
+    async def _of_cassandra(self, blob_id: str, what: str) -> bytes:
+        found = await self._session.execute(_CHUNKS, (blob_id,))
+        if not found:
+            raise _missing(what, blob_id)
+        chunks = []
+        for number in range(found[0]["position"]):
+            part = await self._session.execute(_PART, (blob_id, number))
+            if not part:
+                raise _missing(f"part {number} of its {what}", blob_id)
+            chunks.append(bytes(part[0]["data"]))
+        return b"".join(chunks)
+
+
+def _missing(what: str, blob_id: str) -> BlobMissing:
+    return BlobMissing(f"James' store has no blob {blob_id} for its {what}")

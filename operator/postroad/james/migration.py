@@ -1,0 +1,261 @@
+"""Moves the mail of a James queue into a queue of postroad, also while James consumes it.
+
+The messages of his broker decide whose a mail is, because his consumer writes its mark only after
+its work: a mail is taken by moving its message, in one transaction, from his work queue to a queue
+that he does not read. Then each is enqueued with his enqueue id as its key, marked in his table,
+and acked, in this order: whatever stops the process, the message comes again, the key finds what
+was enqueued, and the next run goes on. Rows without a message are ghosts of his: reported, and
+moved when the caller wants hidden rows. Source: ADR 0093."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from postroad.adapters.cassandra.session import Row
+from postroad.adapters.rabbitmq.transfers import HeldMessage, Transfers
+from postroad.domain.configuration.rules import ViewConfiguration
+from postroad.domain.queues.entries import Partition
+from postroad.errors import BlobMissing, InvalidInput, QueueInUse
+from postroad.james.blobs import JamesBlobs
+from postroad.james.hiding import configurations_of, hidden_by
+from postroad.james.mails import QueuedMail, id_in, of_message, of_row
+from postroad.james.tables import JamesTables
+from postroad.ports.mail_queue import MailQueue
+
+TAKEN = 256
+"""Messages that one transaction takes; what a migration that is given up leaves to be moved."""
+
+TOGETHER = 32
+"""Mails in flight: their contents are in memory."""
+
+WORK_QUEUE, TAKEN_QUEUE = "JamesMailQueue-workqueue-", "postroad-migration-"
+GHOST = "no message of it is in his work queue"
+
+OF_THE_MAIL = (InvalidInput, BlobMissing)
+"""Errors that other mails need not have: the mail stays, and they move."""
+
+
+@dataclass(slots=True)
+class MigrationCounts:
+    """Counts of what a migration did, and what it left."""
+
+    moved: int = 0
+    octets: int = 0
+    dropped: int = 0
+    """Messages of mails that James had ended already."""
+
+    his: int = 0
+    """Rows whose mail a consumer of James has, or may have."""
+
+    came: int = 0
+    """Rows that came while the migration ran."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    """Reason by enqueue id."""
+
+    hidden: dict[str, str] = field(default_factory=dict)
+    """The same of rows that were not moved because his consumer would never have delivered them."""
+
+
+@dataclass(slots=True)
+class SliceTotals:
+    """Mails of a slice that wait, and how many of them his browse does not read."""
+
+    mails: int = 0
+    octets: int = 0
+    hidden: int = 0
+    unreadable: int = 0
+
+
+class Migration:
+    """One run over one queue. `queue` None: only `survey` is called. `transfers` None: his broker
+    is left alone. `progress` is called after each batch of mails."""
+
+    def __init__(
+        self,
+        name: str,
+        tables: JamesTables,
+        blobs: JamesBlobs,
+        transfers: Transfers | None,
+        queue: MailQueue | None,
+        progress: Callable[[MigrationCounts, int], None],
+    ) -> None:
+        self._tables, self._blobs, self._transfers = tables, blobs, transfers
+        self._queue = queue
+        self._work, self._taken = WORK_QUEUE + name, TAKEN_QUEUE + name
+        self._progress = progress
+        self._browse_start: datetime | None = None
+        self._configuration: ViewConfiguration | None = None
+        self.tally = MigrationCounts()
+
+    async def survey(self) -> dict[datetime, SliceTotals]:
+        """Return what waits by slice. Changes nothing. Raises: ViewError, BlobsError."""
+        totals: dict[datetime, SliceTotals] = {}
+        async for place, rows in self._waiting():
+            found = totals.setdefault(place.slice_start, SliceTotals())
+            found.mails += len(rows)
+            found.hidden += len(rows) if self._hides(place) else 0
+            for size in await asyncio.gather(*map(self._size, rows)):
+                found.octets += size or 0
+                found.unreadable += size is None
+        return totals
+
+    async def copy(self, *, with_hidden: bool) -> None:
+        """Enqueue what waits, and change nothing at James. Errors as `move`."""
+        started, remaining = datetime.now(UTC), 0
+        async for _, rows in self._waiting():
+            remaining += len(rows)
+        async for place, rows in self._waiting():
+            reason = None if with_hidden else self._hides(place)
+            await self._take_rows(rows, started, reason, marking=False)
+            remaining -= len(rows)
+            self._progress(self.tally, max(remaining, 0))
+
+    async def move(self, *, with_hidden: bool) -> None:
+        """Move what waits. Raises: QueueInUse, where hidden rows are wanted while James consumes:
+        a row without a message may be a mail that he has in flight; BrokerError, ViewError,
+        BlobsError, CredentialsRefused, and as `MailQueue.enqueue`: a further run goes on."""
+        started = datetime.now(UTC)
+        if with_hidden and await self._consumers():
+            raise QueueInUse(
+                "James consumes the queue, so that a row without a message may be in flight",
+                hint="stop James for hidden rows",
+            )
+        kept = await self._move_messages()
+        is_consumed = await self._consumers() > 0
+        async for place, rows in self._waiting():
+            reason = self._hides(place)
+            others = [row for row in rows if str(row["enqueueid"]) not in self.tally.failed]
+            if is_consumed and reason is None:
+                self.tally.his += len(others)
+                continue
+            reason = None if with_hidden else reason or GHOST
+            await self._take_rows(others, started, reason, marking=True)
+        await self._forget_marked()
+        await self._give_back(kept)
+
+    async def _consumers(self) -> int:
+        assert self._transfers is not None
+        found = await self._transfers.depths(self._work)
+        return found.consumers if found else 0
+
+    async def _move_messages(self) -> list[HeldMessage]:
+        """Move all mails that have a message; return the messages of those that stay."""
+        assert self._transfers is not None
+        kept: list[HeldMessage] = []
+        await self._transfers.declare(self._taken)
+        while True:
+            depths = [await self._transfers.depths(each) for each in (self._work, self._taken)]
+            remaining = sum(each.messages for each in depths if each)
+            messages = await self._transfers.get(self._taken, TOGETHER)
+            if not messages:
+                if depths[0] is None:
+                    return kept
+                found = await self._transfers.get(self._work, TAKEN)
+                if not found:
+                    return kept
+                await self._transfers.move(found, self._taken)
+                continue
+            ended = await asyncio.gather(*map(self._move_message, messages))
+            await self._transfers.ack(_where(messages, ended, True))
+            kept += _where(messages, ended, False)
+            self._progress(self.tally, remaining)
+
+    async def _move_message(self, message: HeldMessage) -> bool:
+        """Return whether the mail of a message has ended at James, here or before."""
+        try:
+            queued = of_message(message.body)
+        except InvalidInput as error:
+            key = id_in(message.body) or f"message {len(self.tally.failed) + 1}"
+            self.tally.failed[key] = error.explain()
+            return False
+        if await self._tables.is_marked(queued.enqueue_id):
+            self.tally.dropped += 1
+            return True
+        return await self._move(str(queued.enqueue_id), lambda: queued, marking=True)
+
+    async def _take_rows(
+        self, rows: Iterable[Row], started: datetime, reason: str | None, *, marking: bool
+    ) -> None:
+        chosen = []
+        for row in rows:
+            enqueued = row["enqueuedtime"]
+            if enqueued is not None and enqueued.replace(tzinfo=UTC) >= started:
+                self.tally.came += 1
+            elif reason is not None:
+                self.tally.hidden[str(row["enqueueid"])] = reason
+            else:
+                chosen.append(row)
+        for first in range(0, len(chosen), TOGETHER):
+            moving = [
+                self._move(str(row["enqueueid"]), partial(of_row, row), marking=marking)
+                for row in chosen[first : first + TOGETHER]
+            ]
+            await asyncio.gather(*moving)
+
+    async def _move(self, key: str, read: Callable[[], QueuedMail], *, marking: bool) -> bool:
+        """Enqueue a mail, then mark it: a crash in between leaves it to be enqueued by its key
+        again. The other order would lose it, where his consumer meets the mark."""
+        assert self._queue is not None
+        try:
+            queued = read()
+            content = await self._blobs.content(queued.header_blob, queued.body_blob)
+            await self._queue.enqueue(queued.mail(content), key=key)
+        except OF_THE_MAIL as error:
+            self.tally.failed[key] = error.explain()
+            return False
+        if marking:
+            await self._tables.mark(queued.enqueue_id)
+        self.tally.moved += 1
+        self.tally.octets += len(content)
+        return True
+
+    async def _give_back(self, kept: list[HeldMessage]) -> None:
+        """Put the messages of mails that stay into his work queue again: a later James may read
+        what this process cannot."""
+        assert self._transfers is not None
+        if kept:
+            await self._transfers.move(kept, self._work)
+
+    async def _forget_marked(self) -> None:
+        """Forget the ghosts that another migration had in flight."""
+        for key in list(self.tally.hidden):
+            if await self._tables.is_marked(UUID(key)):
+                del self.tally.hidden[key]
+
+    async def _waiting(self) -> AsyncIterator[tuple[Partition, list[Row]]]:
+        """Yield the rows that James has not marked, by pages, oldest slice first."""
+        self._browse_start = await self._tables.browse_start()
+        events = configurations_of(await self._tables.events())
+        self._configuration = events[-1] if events else None
+        for place in await self._tables.places():
+            async for page in self._tables.rows(place):
+                marked = await asyncio.gather(
+                    *(self._tables.is_marked(row["enqueueid"]) for row in page)
+                )
+                if rows := _where(page, marked, False):
+                    yield place, sorted(rows, key=_enqueued)
+
+    def _hides(self, place: Partition) -> str | None:
+        return hidden_by(place, self._browse_start, self._configuration)
+
+    async def _size(self, row: Row) -> int | None:
+        try:
+            queued = of_row(row)
+            return await self._blobs.size(queued.header_blob, queued.body_blob)
+        except OF_THE_MAIL as error:
+            self.tally.failed[str(row["enqueueid"])] = error.explain()
+            return None
+
+
+def _where(items: Iterable[Any], ended: Iterable[bool], wanted: bool) -> list[Any]:
+    return [item for item, is_ended in zip(items, ended, strict=True) if is_ended is wanted]
+
+
+def _enqueued(row: Row) -> datetime:
+    moment: datetime = row["enqueuedtime"] or datetime.min  # noqa: DTZ901
+    return moment
