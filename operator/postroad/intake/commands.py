@@ -8,6 +8,7 @@ Source: RFC 5321 4.1; RFC 1870; RFC 3461 4; RFC 6152; RFC 6531 3; RFC 6533 3."""
 import base64
 import binascii
 import re
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from postroad.domain.mail.mail import NOTIFY, RecipientDsn, check_mailbox
@@ -35,6 +36,10 @@ _PATH = re.compile(
     r"(?:[ ]+(?P<parameters>.*))?",
     re.IGNORECASE | re.DOTALL,
 )
+HELLO = re.compile(r"[A-Za-z0-9._:\-\[\]]{1,255}")
+"""A client's name in EHLO, in ASCII only (RFC 5321 4.1.1.1; RFC 6531 3.7.1), because another one
+would make the trace field of a 7-bit mail 8-bit."""
+
 _ROUTE = re.compile(r"@[^:]*:")
 _PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^\s=\x00-\x20\x7f]+))?")
 MAX_ENVID, MAX_ORCPT = 100, 500
@@ -57,6 +62,15 @@ class MailFrom(NamedTuple):
     utf8: bool = False
     ret: str | None = None
     envid: str | None = None
+
+
+class SaidClient(NamedTuple):
+    """A client as a proxy describes it; None: the proxy does not say."""
+
+    address: str | None = None
+    name_in_hello: str | None = None
+    protocol: str | None = None
+    login: str | None = None
 
 
 class RcptTo(NamedTuple):
@@ -125,6 +139,38 @@ def parse_rcpt(argument: str, *, utf8: bool) -> RcptTo:
     if not NOTIFY.issuperset(notify) or ("NEVER" in notify and len(notify) > 1):
         raise Refused(501, "5.5.4 NOTIFY is NEVER, or a list of SUCCESS, FAILURE, DELAY")
     return RcptTo(recipient, RecipientDsn(notify, _original_recipient(values.get("ORCPT"))))
+
+
+XCLIENT = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "DESTADDR", "DESTPORT")
+"""Attributes of every proxy; NAME, PORT and where the client has connected to have no effect."""
+
+_UNKNOWN = ("[UNAVAILABLE]", "[TEMPUNAVAIL]")
+
+
+def parse_xclient(argument: str, *, logs_in: bool) -> SaidClient:
+    """Parse the argument of XCLIENT. `logs_in`: LOGIN may stand in it. Raises: Refused. Source:
+    Postfix XCLIENT_README."""
+    if not argument:
+        raise Refused(501, "5.5.4 syntax: XCLIENT attribute=value")
+    found = dict[str, str | None]()
+    for word in argument.split():
+        name, equals, text = word.partition("=")
+        name = name.upper()
+        if not equals or name in found or name not in (*XCLIENT, *(("LOGIN",) if logs_in else ())):
+            raise Refused(501, "5.5.4 attribute not offered, given twice or without a value")
+        value = _decoded(text)
+        found[name] = None if value.upper() in _UNKNOWN else value
+    address, hello, protocol = found.get("ADDR"), found.get("HELO"), found.get("PROTO")
+    try:
+        if "ADDR" in found:  # an unknown client must not have the rights of the proxy
+            address = str(ip_address((address or "").upper().removeprefix("IPV6:")))
+    except ValueError:
+        raise Refused(501, "5.5.4 ADDR is 192.0.2.1 or IPV6:2001:db8::1") from None
+    if protocol not in (None, "SMTP", "ESMTP"):
+        raise Refused(501, "5.5.4 PROTO is SMTP or ESMTP")
+    if hello is not None and not HELLO.fullmatch(hello):
+        raise Refused(501, "5.5.4 HELO is a name of a host")
+    return SaidClient(address, hello, protocol, found.get("LOGIN"))
 
 
 def decode_initial(text: str) -> bytes | None:

@@ -140,6 +140,9 @@ class IntakeContext:
     proxies: Networks = NO_ADDRESS
     """Proxies whose connections begin with the client's address."""
 
+    xclient_from: Networks = NO_ADDRESS
+    """Proxies that may describe their clients by XCLIENT."""
+
     certified: CertifiedClients | None = None
     """Clients that may relay because of their certificate; None: there are none."""
 
@@ -171,6 +174,13 @@ class IntakeContext:
             request.mechanism, request.initial, ask, client, permit
         )
         return with_login(rights, submission)
+
+    def rights_of_user(self, name: str, client: LoginClient, rights: Rights) -> Rights:
+        """Return the rights of a user that has logged in at a proxy. Raises: LoginFailed."""
+        assert self.authenticator is not None
+        assert self.permissions is not None
+        user = self.authenticator.user_called(name)
+        return with_login(rights, self.permissions.of(user, client))
 
     def count(self, kind: str) -> None:
         """Count a mail by the kind of its reply: accepted, transient or permanent."""

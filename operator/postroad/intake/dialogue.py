@@ -14,12 +14,16 @@ from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
 from postroad.intake.commands import (
+    HELLO,
+    XCLIENT,
     MailFrom,
     RcptTo,
     Refused,
+    SaidClient,
     decode_initial,
     parse_mail,
     parse_rcpt,
+    parse_xclient,
     split_command,
 )
 
@@ -41,10 +45,6 @@ may have: the replies show the client which to send in the next mail. Postfix ha
 recipients and MAX_IDLE_COMMANDS."""
 
 _IDLE = frozenset(("NOOP", "RSET", "VRFY", "HELP", "EHLO", "HELO"))
-
-_HELLO = re.compile(r"[A-Za-z0-9._:\-\[\]]{1,255}")
-"""ASCII only (RFC 5321 4.1.1.1; RFC 6531 3.7.1), because another name would make the trace field of
-a 7-bit mail 8-bit."""
 
 _CHUNK = re.compile(r"([0-9]{1,12})(?:[ ]+(LAST))?", re.IGNORECASE)
 MAX_CHUNK = 1 << 30
@@ -78,12 +78,16 @@ class Offer:
     mechanisms: tuple[str, ...] = ()
     """SASL mechanisms, offered under TLS alone. Source: RFC 4954."""
 
+    xclient: bool = False
+    """True of sessions with proxies that describe their clients."""
+
     greeting: Reply = field(init=False, repr=False, compare=False)
     helo: Reply = field(init=False, repr=False, compare=False)
     ehlo: Reply = field(init=False, repr=False, compare=False)
     ehlo_secured: Reply = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        login = ("LOGIN",) if self.mechanisms else ()
         extensions = (
             self.hostname,
             "PIPELINING",
@@ -94,6 +98,7 @@ class Offer:
             "CHUNKING",
             f"LIMITS RCPTMAX={self.max_recipients}",
             *(("DSN",) if self.dsn else ()),
+            *((f"XCLIENT {' '.join((*XCLIENT, *login))}",) if self.xclient else ()),
         )
         auth = (f"AUTH {' '.join(self.mechanisms)}",) if self.mechanisms else ()
         secured = Reply(250, (*extensions, *auth))
@@ -113,10 +118,11 @@ class NextStep(Enum):
     START_TLS = auto()
     LOG_IN = auto()
     LOOK_UP = auto()
+    CHANGE_CLIENT = auto()
     CLOSE = auto()
 
 
-NEXT_COMMAND, READ_MAIL, READ_CHUNK, START_TLS, LOG_IN, LOOK_UP, CLOSE = NextStep
+NEXT_COMMAND, READ_MAIL, READ_CHUNK, START_TLS, LOG_IN, LOOK_UP, CHANGE_CLIENT, CLOSE = NextStep
 
 
 class Transaction(NamedTuple):
@@ -198,6 +204,9 @@ class Dialogue:
 
     unverified: RcptTo | None = None
     """The recipient that the session finds out about."""
+
+    said_client: SaidClient | None = None
+    """The client that a proxy has described."""
 
     errors: int = 0
     refused_recipients: int = 0
@@ -317,10 +326,12 @@ class Dialogue:
                 return self._start_tls(argument)
             case "AUTH" if self.offer.mechanisms:
                 return self._auth(argument)
+            case "XCLIENT" if self.offer.xclient:
+                return self._xclient(argument)
         raise Refused(502, "5.5.1 command not implemented")
 
     def _hello(self, verb: str, argument: str) -> Reply:
-        if not _HELLO.fullmatch(argument):
+        if not HELLO.fullmatch(argument):
             raise Refused(501, f"5.5.4 syntax: {verb} name")
         self.finish()
         self.client_name, self.is_extended = argument, verb == "EHLO"
@@ -448,6 +459,21 @@ class Dialogue:
             raise Refused(504, "5.5.4 this mechanism is not offered")
         self.login = LoginRequest(mechanism.upper(), decode_initial(initial))
         return _GO_ON, LOG_IN
+
+    def _xclient(self, argument: str) -> ReplyAndStep:
+        if self._mail_from is not None:
+            return _NEEDLESS, NEXT_COMMAND
+        self.said_client = parse_xclient(argument, logs_in=bool(self.offer.mechanisms))
+        return _GO_ON, CHANGE_CLIENT
+
+    def client_changed(self, rights: Rights) -> Reply:
+        """Begin anew with the client that a proxy has described, and return the greeting."""
+        said, self.said_client = self.said_client, None
+        assert said is not None
+        self.finish()
+        self.rights, self.client_name = rights, said.name_in_hello
+        self.is_extended = said.protocol == "ESMTP"
+        return self.offer.greeting
 
     def _start_tls(self, argument: str) -> ReplyAndStep:
         if argument:

@@ -10,13 +10,15 @@ The intake's listening sockets: one for each address of a host, or one for all a
 import asyncio
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache, partial
 
 from postroad.domain.smtp.replies import Reply
+from postroad.domain.values.networks import NO_ADDRESS
 from postroad.errors import InvalidSettings
 from postroad.intake import reply_texts
-from postroad.intake.clients import ClientLimits, Clients
+from postroad.intake.clients import ClientLimits, Clients, Rights
 from postroad.intake.commands import MailFrom
 from postroad.intake.context import IntakeContext
 from postroad.intake.message_buffer import MEMORY_BYTES
@@ -92,7 +94,21 @@ class Listening:
 
     def __init__(self, context: IntakeContext, *, is_tls: bool) -> None:
         self.context, self.is_tls = context, is_tls
+        self.of_proxies = None
+        """What sessions with proxies share that describe their clients; None: there are none."""
+
+        if context.xclient_from is not NO_ADDRESS:
+            self.of_proxies = replace(context, offer=replace(context.offer, xclient=True))
         self.rights_of = lru_cache(REMEMBERED_CLIENTS)(context.rules.rights_of)
+
+
+class _CountedClient:
+    """The address by which the limits of a client count a session."""
+
+    __slots__ = ("address",)
+
+    def __init__(self, address: str) -> None:
+        self.address = address
 
 
 class SmtpServer:
@@ -271,11 +287,14 @@ class SmtpServer:
         wire = ServingWire(self._run_queue)
         if is_proxied:
             wire.client_address = address
-        rights = listener.rights_of(address)
-        session = IntakeSession(wire, listener.context, rights, partial(self._admit, address))
+        rights, context, rename = listener.rights_of(address), listener.context, None
+        client = _CountedClient(address)
+        if listener.of_proxies is not None and address in context.xclient_from:
+            context, rename = listener.of_proxies, partial(self._renamed, client, listener)
+        session = IntakeSession(wire, context, rights, partial(self._admit, client), rename)
         running = self._loop.create_task(self._serve(connection, wire, session, listener))
         self._sessions[running] = wire, session
-        running.add_done_callback(partial(self._forget, address))
+        running.add_done_callback(partial(self._forget, client))
         self._accept_or_not()
 
     async def _serve(
@@ -309,17 +328,28 @@ class SmtpServer:
         finally:
             del self._handshakes[session]
 
-    def _admit(self, address: str, mail_from: MailFrom) -> Reply | None:
+    def _renamed(self, client: _CountedClient, listener: Listening, address: str) -> Rights | Reply:
+        """Count a session as that of another client. Return its rights, or the reply that refuses
+        it."""
+        now = self._loop.time()
+        refusal = self._clients.connected(address, now)
+        if refusal is not None:
+            return refusal
+        self._clients.left(client.address, now)
+        client.address = address
+        return listener.rights_of(address)
+
+    def _admit(self, client: _CountedClient, mail_from: MailFrom) -> Reply | None:
         size = mail_from.size_bytes
         if size is not None and size > MEMORY_BYTES:
             size *= 2  # written to a file as it comes in, and then to the queue
         if size is not None and not self._context.queue.has_room(size):
             return reply_texts.FULL  # before the client sends the content (RFC 1870 6.1)
-        return self._clients.begins_mail(address, self._loop.time())
+        return self._clients.begins_mail(client.address, self._loop.time())
 
-    def _forget(self, address: str, session: asyncio.Task[None]) -> None:
+    def _forget(self, client: _CountedClient, session: asyncio.Task[None]) -> None:
         del self._sessions[session]
-        self._clients.left(address, self._loop.time())
+        self._clients.left(client.address, self._loop.time())
         self._accept_or_not()
         if not session.cancelled() and (error := session.exception()) is not None:
             _log.error("unexpected error in a session", exc_info=error)

@@ -17,6 +17,7 @@ from postroad.intake.commands import MAX_LINE, MAX_RESPONSE, Refused, decode_res
 from postroad.intake.context import Deadlines, IntakeContext
 from postroad.intake.dialogue import (
     BYE,
+    CHANGE_CLIENT,
     CLOSE,
     LOG_IN,
     LOOK_UP,
@@ -48,7 +49,13 @@ LINGER = timedelta(seconds=1)
 client may lose replies that it has not read."""
 
 _OF_A_MAIL = frozenset((b"MAIL", b"RCPT"))
-_ANSWERED_LATER = START_TLS, LOG_IN, LOOK_UP, READ_CHUNK  # no set: the hash of a member costs more
+_ANSWERED_LATER = (
+    START_TLS,
+    LOG_IN,
+    LOOK_UP,
+    READ_CHUNK,
+    CHANGE_CLIENT,
+)  # no set: the hash of a member costs more
 _Result = TypeVar("_Result")
 
 BURST = 20
@@ -67,8 +74,11 @@ class IntakeSession:
         context: IntakeContext,
         rights: Rights,
         admission: Admission | None = None,
+        rename: Callable[[str], Rights | Reply] | None = None,
     ) -> None:
-        self._wire = wire
+        """`rename`: the client has another address, as a proxy says; returns its rights, or the
+        reply that refuses it."""
+        self._wire, self._rename = wire, rename
         self._context = context
         self._timeouts = context.timeouts
         self._deadlines = Deadlines(context.timeouts, wire.now())
@@ -312,6 +322,26 @@ class IntakeSession:
         if step is CLOSE:
             await self._leave()
 
+    async def _change_client(self) -> None:
+        """Serve the client that a proxy has described. Source: Postfix XCLIENT_README."""
+        dialogue, wire, said = self._dialogue, self._wire, self._dialogue.said_client
+        assert said is not None
+        assert self._rename is not None
+        rights = self._rename(said.address or wire.peer_address or "")
+        if isinstance(rights, Reply):
+            await self._farewell(rights)
+            raise ConnectionLost(str(rights))
+        wire.client_address = said.address or wire.client_address
+        try:
+            if said.login is not None:
+                client = LoginClient(wire.peer_address or "")
+                rights = self._context.rights_of_user(said.login, client, rights)
+            reply = dialogue.client_changed(rights)
+        except LoginFailed as error:
+            dialogue.client_changed(rights)
+            reply = error.reply
+        await wire.write(reply.encode(), self._timeouts.command)
+
     async def _unless_lost(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Wait for a login or a recipient, but not where its client has left: those who guess wait
         long, and would hold a session meanwhile. Raises: as the work; ConnectionLost."""
@@ -433,4 +463,5 @@ _STEPS = {
     START_TLS: IntakeSession._secure,
     LOG_IN: IntakeSession._log_in,
     LOOK_UP: IntakeSession._look_up,
+    CHANGE_CLIENT: IntakeSession._change_client,
 }

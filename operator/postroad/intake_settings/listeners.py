@@ -167,6 +167,10 @@ class Listener(IntakeSection):
     """Networks of proxies, whose connections begin with the client's address (PROXY protocol,
     version 1 or 2). All other clients' connections begin with SMTP."""
 
+    xclient_from: Annotated[tuple[NetworkText, ...], Field(max_length=1000)] = ()
+    """Networks of proxies that may describe their clients by the command XCLIENT, as nginx and
+    Postfix do. It is offered to these alone."""
+
     @model_validator(mode="after")
     def _fits_its_role(self) -> Listener:
         if self.from_ is not None and self.role is not ListenerRole.RELAY:
@@ -180,8 +184,10 @@ class Listener(IntakeSection):
     def _fits_http(self) -> None:
         if self.tls is not None and self.tls.mode != "Implicit":
             raise ValueError("write `mode: Implicit` for the role http: HTTPS begins with TLS")
-        if self.proxy_from:
-            raise ValueError("`proxyFrom` is of SMTP; a listener of role http has none")
+        if self.proxy_from or self.xclient_from:
+            raise ValueError(
+                "`proxyFrom` is of SMTP; a listener of role http has none, and no xclientFrom"
+            )
         if self.clients is not None:
             raise ValueError("tls.clients is of SMTP; clients of role http log in")
 

@@ -14,7 +14,7 @@ from postroad.bootstrap.return_paths import read_return_paths
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.mail.return_paths import ReturnPaths
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS
+from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
 from postroad.intake.call_ahead import CallAhead, server_that_knows
 from postroad.intake.clients import CertifiedClients, Rules
@@ -309,6 +309,9 @@ class FileListeners:
             authenticator=self._authenticator if logs_in else None,
             permissions=permissions if logs_in else None,
             proxies=listener.proxies,
+            xclient_from=Networks.of(listener.xclient_from)
+            if listener.xclient_from
+            else NO_ADDRESS,
             certified=_certified(listener),
             filters=self._filters.chain(document.filters, listener.name),
             returned=returned if is_mx else None,

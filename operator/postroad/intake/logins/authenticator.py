@@ -76,6 +76,11 @@ class Authenticator:
         LOGINS.labels(login.mechanism, "accepted").inc()
         return submission
 
+    def user_called(self, name: str) -> LoggedInUser:
+        """Return a user that has logged in elsewhere."""
+        found = None if self._known is None else self._known().users.get(name)
+        return LoggedInUser(name, None if found is None else found.tenant)
+
     async def by_password(
         self, name: str, password: str, client: LoginClient, permit: Permit
     ) -> Submission:

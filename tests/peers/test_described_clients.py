@@ -1,4 +1,4 @@
-"""Other programs relay mail by a certificate of theirs."""
+"""Other programs relay mail by a certificate of theirs, or describe their clients by XCLIENT."""
 
 from __future__ import annotations
 
@@ -73,6 +73,24 @@ async def test_postfix_relays_by_its_certificate(base: Path) -> None:
             await peer.stop()
 
     assert running.queue.mails[0][1].endswith(b"hello\r\n")
+
+
+@pytest.mark.parametrize(("address", "is_taken"), [("192.0.2.1", True), ("192.0.2.2", False)])
+async def test_swaks_describes_its_client(base: Path, address: str, is_taken: bool) -> None:
+    relay = {"name": "relay", "role": "relay", "from": ["192.0.2.1"], "xclientFrom": ["127.0.0.1"]}
+    async with an_intake_by_file(base, {"listeners": [relay]}) as running:
+        described = ("--xclient-addr", address, "--xclient-name", "app.example")
+        said = await swaks.send(
+            base,
+            running.ports["relay"],
+            "a@example.org",
+            ["b@dest.example"],
+            CONTENT,
+            *described,
+        )
+
+    assert len(running.queue.mails) == is_taken, said
+    assert ("550 5.7.1" in said) is not is_taken
 
 
 def _submit(port: int) -> None:
