@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
 
 FIELDS = frozenset(("sender", "to", "name", "attributes", "origin", "dsn", "priority"))
 """All that an envelope may have."""
@@ -99,6 +102,12 @@ class HandedMail:
             envelope.tenant,
             envelope.attributes,
         )
+
+    def message(self) -> EmailMessage:
+        """Return the content parsed; a new one each time."""
+        import email.policy
+
+        return email.message_from_bytes(self.content, policy=email.policy.default)
 
     def __repr__(self) -> str:
         return f"<HandedMail {self.key} octets={len(self.content)}>"
