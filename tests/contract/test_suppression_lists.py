@@ -52,6 +52,17 @@ class SuppressionListContract:
         for nothing in (other.find("", wanted), stranger.find("acme", wanted)):
             assert await nothing == {}
 
+    async def test_a_listing_goes_on_after_a_token(self, lists: Lists) -> None:
+        one, other, _ = lists
+        added = [an_entry(f"a{number}@example.org", is_hashed=True) for number in range(20)]
+        await one.add("acme", added)
+        tokens = sorted(each.token for each in added)
+
+        assert [each.token async for each in other.entries("acme")] == tokens
+        for place in (0, 7, 19):
+            left = [each.token async for each in other.entries("acme", tokens[place])]
+            assert left == tokens[place + 1 :]
+
     async def test_the_last_entry_with_a_token_counts_until_it_is_removed(
         self, lists: Lists
     ) -> None:

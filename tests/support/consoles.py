@@ -60,7 +60,7 @@ async def a_console(
     opened = [await open_queue(url, create=True) for url in urls]
     named = zip(names_of(urls), opened, strict=True)
     queues = ConsoleQueues(ConsoleQueue(name, queue, attempt_log) for name, queue in named)
-    console = Console(queues, rights or SessionRights(), clock)
+    console = Console.over(queues, rights or SessionRights(), clock)
     readiness, sessions = Readiness(), Sessions(clock.elapsed)
     readiness.opened(lambda: None)
     app = guarded(console_app(console, readiness), sessions, {HOST}, console, rate)
@@ -71,6 +71,7 @@ async def a_console(
         try:
             yield running
         finally:
+            await console.operations.close()
             for each in opened:
                 await each.close()
 

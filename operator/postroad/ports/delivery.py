@@ -299,6 +299,6 @@ class SuppressionList(Protocol):
     ) -> Mapping[bytes, SuppressedAddress]:
         """Return the `strongest` entry of those listed, which may be pending or have expired."""
 
-    def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
-        """Yield all entries of a list in the order of its tokens, in memory for a page of it at
+    def entries(self, tenant: str, after: bytes = b"") -> AsyncIterator[SuppressedAddress]:
+        """Yield the entries of a list after a token, in their order, in memory for a page of it at
         most. What changes meanwhile may be in it or not."""

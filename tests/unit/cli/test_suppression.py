@@ -60,7 +60,7 @@ def test_an_address_is_added_for_a_time(store: Path) -> None:
     for wrong in ("0s", "999999h"):
         result = run(store, "add", "--for", wrong, "c@x.example")
         assert result.exit_code == 1
-        assert "--for is above zero and at most" in result.output
+        assert "for more than zero and at most" in result.output
 
 
 def test_refusals_are_listed_with_their_count(store: Path) -> None:

@@ -57,6 +57,10 @@ _ADD = (
 )
 
 
+_LAST_WORD = "\U0010ffff"
+"""Behind every value of `by`."""
+
+
 class FileSuppressionList:
     """The lists of one queue (see the port), in a file that the first address makes."""
 
@@ -94,8 +98,8 @@ class FileSuppressionList:
             found += await self._read(f"tenant = ? AND token IN ({among})", tenant, *some)
         return strongest(found)
 
-    async def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
-        last = b"", ""
+    async def entries(self, tenant: str, after: bytes = b"") -> AsyncIterator[SuppressedAddress]:
+        last = after, _LAST_WORD
         while page := await self._read(
             f"tenant = ? AND (token, by) > (?, ?) ORDER BY token, by LIMIT {PAGE}", tenant, *last
         ):

@@ -83,9 +83,13 @@ class MemorySuppressionList:
         keys = ((tenant, token, by) for token in tokens for by in SuppressedBy)
         return strongest(self._lists[key] for key in keys if key in self._lists)
 
-    async def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
+    async def entries(self, tenant: str, after: bytes = b"") -> AsyncIterator[SuppressedAddress]:
         def effect() -> list[SuppressedAddress]:
-            return [each for (of, *_), each in sorted(self._lists.items()) if of == tenant]
+            return [
+                each
+                for (of, token, _), each in sorted(self._lists.items())
+                if of == tenant and token > after
+            ]
 
         for each in await self.steps("view", "suppressed_entries", effect):
             yield each

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from postroad.adapters.clocks import MachineClock
+from postroad.administration.suppression import keeps_hashes
 from postroad.bootstrap import open_queue
 from postroad.cli.options import AddressType
 from postroad.cli.processes.long_running import run
@@ -99,7 +100,13 @@ async def _serve(
             )
             for name, url in zip(names, urls, strict=True)
         ]
-        served = Console(ConsoleQueues(queues), SessionRights(), MachineClock())
+        served = Console.over(
+            ConsoleQueues(queues),
+            SessionRights(),
+            MachineClock(),
+            keeps_hashes=keeps_hashes(settings.worker.delivery_file),
+        )
+        opened.push_async_callback(served.operations.close)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)

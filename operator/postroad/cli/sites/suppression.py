@@ -8,18 +8,21 @@ from typing import Any, TextIO
 import click
 
 from postroad.adapters.clocks import MachineClock
+from postroad.administration.suppression import (
+    BY_HAND,
+    checked_tenant,
+    keeps_hashes,
+    readmit,
+    suppress,
+)
 from postroad.bootstrap import suppression_list_of
 from postroad.cli.options import DURATION, json_option, say, with_queue
-from postroad.delivery_settings.delivery import MAX_LIFETIME
-from postroad.delivery_settings.files import read_delivery
 from postroad.domain.delivery.attempts import checked_reason
 from postroad.domain.delivery.suppressed import (
     SuppressedAddress,
-    by_administrator,
     read_line,
-    token_of,
 )
-from postroad.domain.values.instants import format_duration, rfc3339
+from postroad.domain.values.instants import rfc3339
 from postroad.domain.values.text import json_line
 from postroad.errors import InvalidInput
 from postroad.ports.delivery import SuppressionList
@@ -30,15 +33,11 @@ TOGETHER = 50_000
 """Addresses of one write, and in memory, where they take some 30 MB. Hashes lie all over the file
 of a directory, so that each write changes most of it, twice: with its journal."""
 
-BY_HAND = "by an administrator"
-
 MAX_LINE = 4096
 
 
 def _checked_tenant(_context: click.Context, _option: click.Parameter, tenant: str) -> str:
-    if not tenant.isprintable():  # nor has it what no UTF-8 holds
-        raise InvalidInput("this is no name of a tenant")
-    return tenant
+    return checked_tenant(tenant)
 
 
 tenant_option = click.option(
@@ -63,16 +62,14 @@ def _kept(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @wraps(command)
     def run(is_hashed: bool | None, **options: Any) -> Any:
-        return command(is_hashed=_is_hashed() if is_hashed is None else is_hashed, **options)
+        hashed = (
+            keeps_hashes(from_environment().worker.delivery_file)
+            if is_hashed is None
+            else is_hashed
+        )
+        return command(is_hashed=hashed, **options)
 
     return run
-
-
-def _is_hashed() -> bool:
-    """Raises: InvalidSettings."""
-    file = from_environment().worker.delivery_file
-    rules = None if file is None else read_delivery(file).suppression_rules()
-    return rules is not None and rules.is_hashed
 
 
 @click.group()
@@ -99,15 +96,16 @@ async def add(
     is_hashed: bool,
 ) -> None:
     """Put addresses on the list."""
-    at, why = MachineClock().now(), checked_reason(reason)
-    if lifetime is not None and not timedelta(0) < lifetime <= MAX_LIFETIME:
-        raise InvalidInput(f"--for is above zero and at most {format_duration(MAX_LIFETIME)}")
-    until = None if lifetime is None else at + lifetime
-    entries = [
-        by_administrator(each, why, at, is_hashed=is_hashed, until=until) for each in addresses
-    ]
-    await suppression_list_of(queue).add(tenant, entries)
-    _say_count("suppressed", len(entries))
+    count = await suppress(
+        suppression_list_of(queue),
+        tenant,
+        addresses,
+        reason,
+        MachineClock().now(),
+        lifetime=lifetime,
+        is_hashed=is_hashed,
+    )
+    _say_count("suppressed", count)
 
 
 @suppression.command()
@@ -116,17 +114,14 @@ async def add(
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 async def remove(queue: MailQueue, tenant: str, addresses: tuple[str, ...]) -> None:
     """Take addresses off the list; where it has hashes, `sha256:…` does, too."""
-    tokens = {token_of(each): each for each in addresses}
-    kept = suppression_list_of(queue)
-    found = await kept.find(tenant, tokens)
-    await kept.remove(tenant, tokens)
-    if missing := [name for token, name in tokens.items() if token not in found]:
+    count, missing = await readmit(suppression_list_of(queue), tenant, addresses)
+    if missing:
         raise InvalidInput(
             f"{', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''} not on the list"
             f" of {_named(tenant)}",
-            hint="the others are off it now" if found else "name the tenant by --tenant",
+            hint="the others are off it now" if count else "name the tenant by --tenant",
         )
-    _say_count("no more suppressed", len(found))
+    _say_count("no more suppressed", count)
 
 
 @suppression.command("list")

@@ -8,10 +8,15 @@ from typing import Any
 
 from fastapi import Request
 
+from postroad.console.api.streams import Streams
+from postroad.console.operations import Operations
 from postroad.console.queues import ConsoleQueue, ConsoleQueues
 from postroad.console.rights import ConsoleUser, Rights
 from postroad.ports.clock import Clock
 from postroad.problems import Problem
+from postroad.telemetry.logs import logger
+
+_log = logger("console")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,16 @@ class Console:
     queues: ConsoleQueues
     rights: Rights
     clock: Clock
+    operations: Operations
+    streams: Streams
+    keeps_hashes: bool
+    """True if suppression lists have hashes in place of addresses."""
+
+    @classmethod
+    def over(
+        cls, queues: ConsoleQueues, rights: Rights, clock: Clock, *, keeps_hashes: bool = False
+    ) -> Console:
+        return cls(queues, rights, clock, Operations(clock), Streams(), keeps_hashes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +71,8 @@ def access(verb: str, resource: str) -> Callable[..., Coroutine[Any, Any, QueueA
         return QueueAccess(console, who, found)
 
     return check
+
+
+def audited(at: QueueAccess, change: str, **more: object) -> None:
+    """Log a change beside mail; no address is in `more`."""
+    _log.info("a change", who=at.who.name, queue=str(at.on.name), change=change, **more)

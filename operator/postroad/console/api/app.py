@@ -11,7 +11,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from postroad.console.api import mail_routes, queue_routes
+from postroad.console.api import (
+    delivery_routes,
+    mail_routes,
+    operation_routes,
+    queue_routes,
+    site_routes,
+)
 from postroad.console.api.access import Console
 from postroad.console.api.errors import add_handlers
 from postroad.console.api.guard import COOKIE, Buckets, RequestGuard, RequestRate
@@ -35,8 +41,8 @@ def console_app(console: Console, readiness: Readiness) -> FastAPI:
     )
     app.state.console = console
     api = APIRouter(prefix=BASE)
-    api.include_router(queue_routes.router)
-    api.include_router(mail_routes.router)
+    for each in (queue_routes, mail_routes, operation_routes, site_routes, delivery_routes):
+        api.include_router(each.router)
     app.include_router(api)
     _add_probes(app, readiness)
     add_handlers(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Generic, Self, TypeVar
 from uuid import UUID
@@ -9,12 +10,17 @@ from uuid import UUID
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from postroad.administration.suppression import BY_HAND
+from postroad.console.operations import Phase, Running
 from postroad.console.reading import MailSearch, MailState, WaitingCause, cause_of, state_of
-from postroad.domain.mail.mail import QUARANTINE
+from postroad.domain.delivery.sites import RerouteOf
+from postroad.domain.mail.mail import QUARANTINE, OutcomeKind
 from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
+from postroad.domain.smtp.next_hops import TlsMode
 from postroad.domain.values.instants import parse_duration
 from postroad.errors import InvalidInput
+from postroad.ports.mail_queue import Operation
 
 MAX_PAGE = 500
 """Mails of one page."""
@@ -77,7 +83,7 @@ class PageQuery(ApiRequest):
     """Parameters of a page."""
 
     limit: int = Field(50, ge=1, le=MAX_PAGE)
-    cursor: UUID | None = Field(None, examples=[_ID])
+    cursor: UUID | None = Field(default=None, examples=[_ID])
     """`next` of the page before."""
 
 
@@ -87,7 +93,7 @@ class SelectorFields(ApiRequest):
     sender: MailAddress | None = None
     """The reverse-path; empty or `<>`: the null one."""
     recipient: MailAddress | None = None
-    domain: ShortText | None = Field(None, examples=["example.net"])
+    domain: ShortText | None = Field(default=None, examples=["example.net"])
     """Domain of a recipient."""
     older_than: MailAge | None = None
     """MailAge since acceptance."""
@@ -103,7 +109,7 @@ class MailQuery(SelectorFields, PageQuery):
     """Parameters of a search."""
 
     state: MailState | None = None
-    q: ShortText | None = Field(None, min_length=1, examples=["invoice"])
+    q: ShortText | None = Field(default=None, min_length=1, examples=["invoice"])
     """Text in an address, in the name, or in the last error."""
 
     def search(self) -> MailSearch:
@@ -229,3 +235,181 @@ class MailDetail(MailDocument):
             attributes=dict(view.mail.attributes),
             attempts=attempts,
         )
+
+
+class OperationSelector(SelectorFields):
+    """Mails that an operation is for; the fields are joined by *and*."""
+
+    id: UUID | None = Field(default=None, examples=[_ID])
+    """The enqueue id."""
+    name: ShortText | None = None
+    all: bool = False
+    """Every mail, on purpose: without it, some field has to be given."""
+
+    def selector(self) -> Selector:
+        """Return the selector. Raises: InvalidInput for an empty one, and for `all` with others."""
+        chosen = self.chosen()
+        chosen |= {} if self.id is None else {"enqueue_id": self.id}
+        chosen |= {} if self.name is None else {"name": self.name}
+        if self.all and chosen:
+            raise InvalidInput("`all` cannot be combined with other fields of the selector")
+        if not self.all and not chosen:
+            raise InvalidInput("the selector is empty: name a field, or `all` on purpose")
+        return Selector.all() if self.all else Selector(**chosen)
+
+
+class OperationRequest(ApiRequest):
+    """An operation on the mails that are selected."""
+
+    operation: Operation = Field(examples=["hold"])
+    selector: OperationSelector = Field(examples=[{"sender": "newsletter@example.org"}])
+    dry_run: bool = False
+    """Only count the mails."""
+    confirm: int | None = Field(default=None, ge=0)
+    """The number of mails that `remove`, `expire` and `discard` are for, as a dry run counted."""
+
+
+class OperationBegun(ApiDocument):
+    """An operation, and the number of mails that it is for."""
+
+    id: UUID
+    matched: int
+
+
+class OperationDocument(OperationBegun):
+    """An operation, and how far it is."""
+
+    operation: Operation
+    dry_run: bool
+    phase: Phase
+    done: int
+    """Mails that it changed so far: others were so already, or have gone."""
+    message: str | None
+    """Why it failed, or the server that it waits for."""
+    began_at: datetime
+    ended_at: datetime | None
+
+    @classmethod
+    def of(cls, running: Running) -> Self:
+        return cls(
+            id=running.id,
+            matched=running.matched,
+            operation=running.operation,
+            dry_run=running.phase is Phase.COUNTED,
+            phase=running.phase,
+            done=running.done,
+            message=running.message,
+            began_at=running.began_at,
+            ended_at=running.ended_at,
+        )
+
+
+class SiteDocument(ApiDocument):
+    """A site of one worker, or a domain that is rerouted."""
+
+    worker: str | None
+    """Null: no worker shows it."""
+    site: str | None
+    domain: str | None = None
+    state: str | None = Field(default=None, examples=["active"])
+    connections: int = 0
+    waiting: int = 0
+    at_work: int = 0
+    until: str | None = None
+    """End of a suspension or a backoff."""
+    reply: str | None = None
+    replied_at: str | None = None
+    reason: str | None = None
+    rerouted: Mapping[str, Any] | None = None
+
+
+class SitesDocument(ApiDocument):
+    """The sites, in the order of need; `more`: those that workers leave out."""
+
+    items: list[SiteDocument]
+    next: None = None
+    more: int
+
+
+class SuspendRequest(ApiRequest):
+    """A suspension of a site."""
+
+    duration: MailAge = Field(examples=["2h"])
+    reason: str = Field(max_length=200, examples=["they asked for a pause"])
+
+
+class RerouteRequest(ApiRequest):
+    """A reroute of a site, or with `of`, of a domain; or its end."""
+
+    of: RerouteOf = RerouteOf.SITE
+    to: str | None = Field(default=None, max_length=400, examples=["smart-host.example.org:25"])
+    """A rule of the routes, or a server as HOST:PORT."""
+    tls: TlsMode | None = None
+    duration: MailAge | None = Field(default=None, examples=["2h"])
+    reason: str | None = Field(default=None, max_length=200)
+    end: bool = False
+    """End it before its time; goes without the other fields."""
+
+
+class SiteChanged(ApiDocument):
+    """The end of a suspension or a reroute, and what is to be known about it."""
+
+    until: datetime | None
+    notes: list[str]
+
+
+class SiteFlushed(OperationBegun):
+    """The flush of the mail of a site, which workers try at once."""
+
+    notes: list[str]
+
+
+class SuppressionDocument(ApiDocument):
+    """An address that is not mailed. With hashes, `address` is one."""
+
+    address: str = Field(examples=["b@example.net"])
+    reason: str
+    by: str
+    added_at: str
+    count: int = 0
+    """Refusals that led to it."""
+    pending: bool = False
+    """It is mailed yet: more refusals are needed."""
+    expires_at: str | None = None
+
+
+class SuppressionQuery(ApiRequest):
+    """Parameters of the list."""
+
+    limit: int = Field(100, ge=1, le=MAX_PAGE)
+    cursor: str | None = Field(default=None, max_length=200, pattern="^([0-9a-f]{2})*$")
+    """`next` of the page before."""
+    tenant: ShortText = ""
+
+
+class TenantQuery(ApiRequest):
+    """The tenant whose list it is; without it, that of mail without a tenant."""
+
+    tenant: ShortText = ""
+
+
+class SuppressRequest(ApiRequest):
+    """Why an address is not mailed, and for how long; without `lifetime`, for good."""
+
+    reason: str = Field(BY_HAND, max_length=200)
+    lifetime: MailAge | None = Field(default=None, examples=["720h"])
+
+
+class TraceQuery(ApiRequest):
+    """Parameters of a trace, joined by *and*; one at least."""
+
+    limit: int = Field(200, ge=1, le=1000)
+    recipient: MailAddress | None = None
+    sender: MailAddress | None = None
+    domain: ShortText | None = None
+    site: ShortText | None = None
+    outcome: OutcomeKind | None = None
+    id: UUID | None = None
+    """A mail id, or an enqueue id."""
+    within: MailAge | None = None
+    """The last so long."""

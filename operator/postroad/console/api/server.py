@@ -11,6 +11,7 @@ import uvicorn
 
 from postroad.console.api.access import Console
 from postroad.console.api.app import console_app, guarded
+from postroad.console.api.guard import RequestRate
 from postroad.console.api.sessions import Sessions
 from postroad.telemetry.health import Readiness
 
@@ -29,17 +30,23 @@ class _Server(uvicorn.Server):
 class ConsoleServer:
     """A console over a socket that listens. `hosts` are the names under which it is reached."""
 
-    def __init__(self, listening: socket.socket, console: Console, readiness: Readiness) -> None:
+    def __init__(
+        self,
+        listening: socket.socket,
+        console: Console,
+        readiness: Readiness,
+        rate: RequestRate | None = None,
+    ) -> None:
         host, port = listening.getsockname()[:2]
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._sessions = Sessions(console.clock.elapsed)
+        self.sessions = Sessions(console.clock.elapsed)
         self.socket, self.readiness = listening, readiness
         hosts = {self._address, f"localhost:{port}", f"127.0.0.1:{port}"}
-        self.app = guarded(console_app(console, readiness), self._sessions, hosts, console, None)
+        self.app = guarded(console_app(console, readiness), self.sessions, hosts, console, rate)
 
     def new_link(self) -> str:
         """Return a link that leads to a session, once."""
-        return f"http://{self._address}/?token={self._sessions.new_link()}"
+        return f"http://{self._address}/?token={self.sessions.new_link()}"
 
 
 async def serve(listening: ConsoleServer, stop: asyncio.Event) -> None:

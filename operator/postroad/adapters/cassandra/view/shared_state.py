@@ -129,11 +129,12 @@ class CassandraSuppressionList:
                 found += map(_entry, answer)
         return strongest(found)
 
-    async def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
-        for shard in range(SHARDS):
+    async def entries(self, tenant: str, after: bytes = b"") -> AsyncIterator[SuppressedAddress]:
+        for shard in range(after[0] if after else 0, SHARDS):
             async for page in self._session.pages(LIST, (self._queue, shard, tenant)):
                 for row in page:
-                    yield _entry(row)
+                    if row["address_token"] > after:
+                        yield _entry(row)
 
 
 async def erase_lists(session: Session, queue: str) -> None:

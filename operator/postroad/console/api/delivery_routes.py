@@ -1,0 +1,107 @@
+"""Routes about delivery: the suppression list, and traces."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+from starlette.responses import Response
+
+from postroad.administration.suppression import checked_tenant, readmit, suppress
+from postroad.administration.tracing import search_attempts
+from postroad.console.api.access import QueueAccess, access, audited
+from postroad.console.api.errors import documented
+from postroad.console.api.models import (
+    Page,
+    SuppressionDocument,
+    SuppressionQuery,
+    SuppressRequest,
+    TenantQuery,
+    TraceQuery,
+)
+from postroad.console.rights import MAILS, OPERATIONS
+from postroad.domain.delivery.attempts import AttemptSelector, to_document
+from postroad.ports.delivery import SuppressionList
+from postroad.problems import Problem
+
+router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["delivery"], responses=documented())
+
+ReadDelivery = Annotated[QueueAccess, Depends(access("get", MAILS))]
+ChangeDelivery = Annotated[QueueAccess, Depends(access("create", OPERATIONS))]
+Suppressed = Annotated[str, Path(max_length=320, examples=["b@example.net"])]
+
+
+def _list_of(at: QueueAccess) -> SuppressionList:
+    found = at.on.queue.suppression_list
+    if found is None:
+        raise Problem(404, "this queue has no suppression list")
+    return found
+
+
+@router.get("/suppressions")
+async def list_suppressions(
+    at: ReadDelivery, query: Annotated[SuppressionQuery, Query()]
+) -> Page[SuppressionDocument]:
+    """List the addresses that are not mailed, in no order that means anything."""
+    after, items, last = bytes.fromhex(query.cursor or ""), list[SuppressionDocument](), b""
+    async for each in _list_of(at).entries(checked_tenant(query.tenant), after):
+        if len(items) >= query.limit and each.token != last:
+            return Page(items=items, next=last.hex())
+        items.append(SuppressionDocument(**each.printed()))
+        last = each.token
+    return Page(items=items, next=None)
+
+
+@router.put("/suppressions/{address:path}", status_code=204)
+async def put_suppression(
+    at: ChangeDelivery,
+    address: Suppressed,
+    query: Annotated[TenantQuery, Query()],
+    wanted: SuppressRequest,
+) -> Response:
+    """Put an address on the list, or change why and for how long it is on it."""
+    await suppress(
+        _list_of(at),
+        query.tenant,
+        [address],
+        wanted.reason,
+        at.console.clock.now(),
+        lifetime=wanted.lifetime,
+        is_hashed=at.console.keeps_hashes,
+    )
+    audited(at, "suppress", count=1)
+    return Response(status_code=204)
+
+
+@router.delete("/suppressions/{address:path}", status_code=204)
+async def delete_suppression(
+    at: ChangeDelivery, address: Suppressed, query: Annotated[TenantQuery, Query()]
+) -> Response:
+    """Take an address, or its hash, off the list."""
+    _, missing = await readmit(_list_of(at), query.tenant, [address])
+    if missing:
+        raise Problem(404, "this address is not on the list")
+    audited(at, "no more suppress", count=1)
+    return Response(status_code=204)
+
+
+@router.get("/trace")
+async def trace(at: ReadDelivery, query: Annotated[TraceQuery, Query()]) -> Page[dict[str, Any]]:
+    """Return the last attempts that fit, the oldest first, also of mail that is gone."""
+    if at.on.attempt_log is None:
+        raise Problem(404, "the console knows no attempt log: start it with --log")
+    now = at.console.clock.now()
+    wanted = AttemptSelector(
+        recipient=query.recipient,
+        sender="" if query.sender == "<>" else query.sender,
+        domain=query.domain,
+        site=query.site,
+        identifier=query.id,
+        outcome=query.outcome,
+        since=None if query.within is None else now - query.within,
+    )
+    if wanted == AttemptSelector():
+        raise Problem(422, "name what to search for, such as `recipient`")
+    found, _, _ = await asyncio.to_thread(search_attempts, at.on.attempt_log, wanted)
+    return Page(items=[to_document(each) for each in found[-query.limit :]], next=None)

@@ -1,0 +1,65 @@
+"""Routes about operations on selected mails: begun, watched."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends
+from starlette.responses import StreamingResponse
+
+from postroad.console.api.access import QueueAccess, access
+from postroad.console.api.errors import documented
+from postroad.console.api.models import OperationBegun, OperationDocument, OperationRequest
+from postroad.console.api.streams import progress_response
+from postroad.console.operations import Running
+from postroad.console.rights import OPERATIONS
+from postroad.problems import Problem
+
+router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["operations"], responses=documented())
+
+CreateOperation = Annotated[QueueAccess, Depends(access("create", OPERATIONS))]
+ReadOperation = Annotated[QueueAccess, Depends(access("get", OPERATIONS))]
+
+
+@router.post("/operations", status_code=202, responses=documented(409))
+async def begin_operation(at: CreateOperation, wanted: OperationRequest) -> OperationBegun:
+    """Begin an operation, or count the mails that it is for. Repeating it changes nothing twice."""
+    begun = await at.console.operations.begin(
+        at.on,
+        wanted.operation,
+        wanted.selector.selector(),
+        at.who.name,
+        is_dry=wanted.dry_run,
+        confirm=wanted.confirm,
+    )
+    return OperationBegun(id=begun.id, matched=begun.matched)
+
+
+@router.get("/operations/{id}")
+async def get_operation(at: ReadOperation, id: UUID) -> OperationDocument:  # noqa: A002
+    """Return how far an operation is, and its result."""
+    return OperationDocument.of(_found(at, id))
+
+
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events `progress`, each with the operation as JSON, until it has ended.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@router.get("/operations/{id}/events", response_class=StreamingResponse, responses=_EVENTS)
+async def watch_operation(at: ReadOperation, id: UUID) -> StreamingResponse:  # noqa: A002
+    """Watch how an operation goes on."""
+    return progress_response(at.console.streams, at.who.name, _found(at, id))
+
+
+def _found(at: QueueAccess, operation_id: UUID) -> Running:
+    found = at.console.operations.find(at.on, operation_id)
+    if found is None:
+        raise Problem(
+            404, "the console knows no such operation: it forgets the oldest, and all at its end"
+        )
+    return found

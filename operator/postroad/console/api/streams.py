@@ -1,0 +1,77 @@
+"""Streams of server-sent events to clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+from starlette.responses import StreamingResponse
+
+from postroad.console.api.models import OperationDocument
+from postroad.console.operations import Running
+from postroad.problems import Problem
+
+MAX_STREAMS = 256
+"""At a time, of all users."""
+
+MAX_OF_USER = 64
+
+KEEP_ALIVE_SECONDS = 15.0
+"""Time without an event after which a comment shows that the stream is there."""
+
+
+class Streams:
+    """The streams that are open, by user."""
+
+    def __init__(self) -> None:
+        self._open = Counter[str]()
+
+    def check_room(self, user: str) -> None:
+        """Raises: Problem where a user, or all users, have too many."""
+        if self._open.total() >= MAX_STREAMS or self._open[user] >= MAX_OF_USER:
+            raise Problem(429, "too many streams of events are open: close some")
+
+    @contextmanager
+    def one(self, user: str) -> Iterator[None]:
+        self._open[user] += 1
+        try:
+            yield
+        finally:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
+
+
+def progress_response(streams: Streams, user: str, running: Running) -> StreamingResponse:
+    """Return the progress of an operation as events, until its end. Raises: Problem."""
+    streams.check_room(user)
+
+    async def events() -> AsyncIterator[str]:
+        with streams.one(user):
+            async for each in _progress(running):
+                yield each
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def _progress(running: Running) -> AsyncIterator[str]:
+    while True:
+        document = OperationDocument.of(running)
+        yield f"event: progress\ndata: {document.model_dump_json(by_alias=True)}\n\n"
+        if running.has_ended:
+            return
+        while not await _changes(running, document):
+            yield ": alive\n\n"
+
+
+async def _changes(running: Running, seen: OperationDocument) -> bool:
+    """Wait until an operation is not as it was seen; False after a while without that."""
+    async with running.changed:  # in it: a change behind the look would wake no task
+        try:
+            async with asyncio.timeout(KEEP_ALIVE_SECONDS):
+                await running.changed.wait_for(lambda: OperationDocument.of(running) != seen)
+        except TimeoutError:
+            return False
+    return True

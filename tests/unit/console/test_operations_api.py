@@ -1,0 +1,218 @@
+"""Operations by the console's API: counted, confirmed, made in portions, watched to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from postroad import Mail, Selector
+from postroad.console import operations
+from postroad.console.api import streams
+from postroad.errors import ViewUnavailable
+from postroad.ports.mail_queue import MailQueue, Operation
+from support.consoles import RunningConsole, a_console
+
+BASE = "/api/v1/queues/memory/operated"
+ALL = {"all": True}
+
+
+def a_mail(number: int) -> Mail:
+    return Mail(f"a{number % 3}@example.org", ("b@example.net",), b"x", name=str(number))
+
+
+@pytest.fixture
+async def console(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningConsole]:
+    monkeypatch.setattr(operations, "PORTION", 3)
+    monkeypatch.setattr(operations, "FIRST_PAUSE", timedelta(milliseconds=1))
+    async with a_console("memory://operated") as running:
+        await running.queue.purge()
+        await running.queue.discard(Selector.all())
+        for number in range(10):
+            await running.queue.enqueue(a_mail(number))
+        yield running
+
+
+async def begin(console: RunningConsole, operation: str, selector: Any, **more: object) -> Any:
+    wanted = {"operation": operation, "selector": selector, **more}
+    return await console.client.post(f"{BASE}/operations", json=wanted)
+
+
+async def result(console: RunningConsole, operation_id: str) -> Any:
+    """Watch an operation to its end; return the events."""
+    answer = await console.client.get(f"{BASE}/operations/{operation_id}/events")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(each[6:]) for each in answer.text.splitlines() if each[:6] == "data: "]
+    assert events[-1] == (await console.client.get(f"{BASE}/operations/{operation_id}")).json()
+    return events
+
+
+async def held(queue: MailQueue) -> set[str]:
+    return {each.mail.name or "" async for each in queue.browse() if each.held}
+
+
+async def test_an_operation_is_made_in_portions_that_are_seen(console: RunningConsole) -> None:
+    begun = await begin(console, "hold", ALL)
+    assert begun.status_code == 202
+    assert begun.json()["matched"] == 10
+
+    events = await result(console, begun.json()["id"])
+
+    assert len(await held(console.queue)) == 10
+    assert (events[-1]["phase"], events[-1]["done"], events[-1]["matched"]) == ("Done", 10, 10)
+    assert len(events) >= 2
+    assert [each["done"] for each in events] == sorted(each["done"] for each in events)
+
+
+async def test_a_dry_run_counts_and_changes_nothing(console: RunningConsole) -> None:
+    counted = await begin(console, "remove", {"sender": "a0@example.org"}, dryRun=True)
+
+    assert (counted.status_code, counted.json()["matched"]) == (202, 4)
+    [event] = await result(console, counted.json()["id"])
+    assert (event["phase"], event["dryRun"], event["done"]) == ("Counted", True, 0)
+    assert (await console.queue.size()).size == 10
+
+
+@pytest.mark.parametrize("operation", ["remove", "expire"])
+async def test_what_cannot_be_undone_needs_the_present_number(
+    console: RunningConsole, operation: str
+) -> None:
+    selector = {"sender": "a0@example.org"}
+    for confirm in ({}, {"confirm": 3}, {"confirm": 0}):
+        refused = await begin(console, operation, selector, **confirm)
+        assert refused.status_code == 409
+        assert '"confirm": 4' in refused.json()["detail"]
+    assert (await console.queue.size()).size == 10
+
+    begun = await begin(console, operation, selector, confirm=4)
+
+    assert (await result(console, begun.json()["id"]))[-1]["done"] == 4
+    assert (await console.queue.size()).size == 6
+
+
+async def test_dead_letters_are_requeued_and_discarded(console: RunningConsole) -> None:
+    await console.queue.expire(Selector.all())
+
+    begun = await begin(console, "requeue", {"sender": "a0@example.org"})
+    assert (await result(console, begun.json()["id"]))[-1]["done"] == 4
+    begun = await begin(console, "discard", ALL, confirm=6)
+    assert (await result(console, begun.json()["id"]))[-1]["done"] == 6
+
+    sizes = await console.queue.size()
+    assert (sizes.size, sizes.dead_letters) == (4, 0)
+
+
+async def test_mail_that_is_accepted_later_is_left_alone(console: RunningConsole) -> None:
+    begun = await begin(console, "hold", ALL)
+    await console.queue.enqueue(a_mail(99))
+    await result(console, begun.json()["id"])
+
+    assert "99" not in await held(console.queue)
+
+
+async def test_an_operation_goes_on_where_it_was_when_a_server_is_back(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, calls = console.queue.change, 0
+
+    async def failing(operation: Operation, selector: Selector) -> int:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 3):
+            raise ViewUnavailable("Cassandra is away")
+        return await change(operation, selector)
+
+    monkeypatch.setattr(console.queue, "change", failing)
+    begun = await begin(console, "hold", ALL)
+    events = await result(console, begun.json()["id"])
+
+    assert (events[-1]["phase"], events[-1]["done"]) == ("Done", 10)
+    assert len(await held(console.queue)) == 10
+
+
+async def test_an_operation_that_a_server_refuses_fails_with_its_words(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(operation: Operation, selector: Selector) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(console.queue, "change", failing)
+    begun = await begin(console, "hold", ALL)
+    event = (await result(console, begun.json()["id"]))[-1]
+
+    assert (event["phase"], event["done"]) == ("Failed", 0)
+    assert "see its log" in event["message"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status"),
+    [
+        ({"operation": "hold", "selector": {}}, 422),
+        ({"operation": "hold", "selector": {"all": False}}, 422),
+        ({"operation": "hold", "selector": {"all": True, "sender": "a@b"}}, 422),
+        ({"operation": "hold", "selector": {"unknown": 1}}, 422),
+        ({"operation": "hold", "selector": {"older_than": "1h"}, "x": 1}, 422),
+        ({"operation": "purge", "selector": {"all": True}}, 422),
+        ({"operation": "hold", "selector": {"sender": "x" * 1000}}, 422),
+        ({"operation": "hold", "selector": [[[[]]]]}, 422),
+        ({"operation": "remove", "selector": {"all": True}, "confirm": -1}, 422),
+        ([], 422),
+    ],
+)
+async def test_a_wrong_operation_is_refused(
+    console: RunningConsole, wanted: Any, status: int
+) -> None:
+    answer = await console.client.post(f"{BASE}/operations", json=wanted)
+
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (await console.queue.size()).size == 10
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 60_000, b"\xff\xfe", b"\x00", b'{"a":1}' * 3])
+async def test_a_body_that_is_no_json_is_refused(console: RunningConsole, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = await console.client.post(f"{BASE}/operations", content=body, headers=headers)
+
+    assert answer.status_code in (400, 422)
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_an_operation_is_found_at_its_queue_alone() -> None:
+    async with a_console("memory://operated", "memory://other") as console:
+        begun = (await begin(console, "hold", ALL, dryRun=True)).json()
+        found = await console.client.get(f"{BASE}/operations/{begun['id']}")
+        assert found.status_code == 200
+        other = found.request.url.path.replace("operated", "other")
+        assert (await console.client.get(other)).status_code == 404
+
+
+async def test_streams_have_a_bound(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = (await begin(console, "hold", ALL, dryRun=True)).json()
+    monkeypatch.setattr(streams, "MAX_OF_USER", 0)
+
+    answer = await console.client.get(f"{BASE}/operations/{begun['id']}/events")
+
+    assert answer.status_code == 429
+    assert "retry-after" in answer.headers
+
+
+async def test_changes_are_logged_without_addresses(
+    console: RunningConsole, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    begun = await begin(console, "hold", {"sender": "a0@example.org"})
+    await result(console, begun.json()["id"])
+    await asyncio.sleep(0)
+
+    [begins] = [each for each in caplog.records if each.getMessage() == "an operation begins"]
+    fields = vars(begins)
+    assert (fields["who"], fields["operation"], fields["matched"]) == ("session-1", "hold", 4)
+    assert fields["selector"] == ["sender", "accepted_before"]
+    assert "a0@example.org" not in str([vars(each) for each in caplog.records])
