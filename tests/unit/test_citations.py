@@ -14,7 +14,7 @@ KNOWN = re.compile(
     # Documents of others that have no number are named here once, in full.
     r"|Kubernetes API conventions|Kubernetes documentation|kstatus|client-go, tools/"
     r"|Spark documentation|Zeller and Hildebrandt, |postconf\(5\)"
-    r"|Bernstein, Variable Envelope Return Paths|Postfix documentation, VERP_README"
+    r"|Bernstein, Variable Envelope Return Paths|Postfix documentation, (?:VERP|XCLIENT)_README"
     r"|Linux, include/uapi/|Docker's reference, |Apache Cassandra, native_protocol_v4\.spec"
     r"|Semantic Versioning 2\.0\.0|PEP \d+|Helm, |SPDX 2\.3, |Package URL specification, "
     r"|Dovecot, Authentication Protocol|HAProxy, The PROXY protocol|OpenID Connect Discovery 1\.0"

@@ -149,7 +149,7 @@ _UNKNOWN = ("[UNAVAILABLE]", "[TEMPUNAVAIL]")
 
 def parse_xclient(argument: str, *, logs_in: bool) -> SaidClient:
     """Parse the argument of XCLIENT. `logs_in`: LOGIN may stand in it. Raises: Refused. Source:
-    Postfix XCLIENT_README."""
+    Postfix documentation, XCLIENT_README."""
     if not argument:
         raise Refused(501, "5.5.4 syntax: XCLIENT attribute=value")
     found = dict[str, str | None]()

@@ -95,7 +95,7 @@ class Listening:
     def __init__(self, context: IntakeContext, *, is_tls: bool) -> None:
         self.context, self.is_tls = context, is_tls
         self.of_proxies = None
-        """What sessions with proxies share that describe their clients; None: there are none."""
+        """Context of sessions with proxies that describe their clients; None: there are none."""
 
         if context.xclient_from is not NO_ADDRESS:
             self.of_proxies = replace(context, offer=replace(context.offer, xclient=True))

@@ -323,7 +323,8 @@ class IntakeSession:
             await self._leave()
 
     async def _change_client(self) -> None:
-        """Serve the client that a proxy has described. Source: Postfix XCLIENT_README."""
+        """Serve the client that a proxy has described.
+        Source: Postfix documentation, XCLIENT_README."""
         dialogue, wire, said = self._dialogue, self._wire, self._dialogue.said_client
         assert said is not None
         assert self._rename is not None

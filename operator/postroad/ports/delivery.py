@@ -34,10 +34,10 @@ from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.delivery.suppressed import SuppressedAddress
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
+from postroad.domain.values.frozen import value
 from postroad.routing.answers import Answer, Question
 from postroad.routing.routes import ResolvedHop
 from postroad.routing.securing import DomainPolicy
-from postroad.values import value
 
 AtHand = Callable[[], tuple[bytes, Shape | None] | None]
 """Returns content and shape where they need not be waited for: `Item.at_hand`."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import PurePath
 from typing import Protocol, TypeVar
 
-from postroad.values import value
+from postroad.domain.values.frozen import value
 
 Result = TypeVar("Result")
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.domain_patterns import DomainPatterns, parents_of
+from postroad.domain.values.frozen import value
 from postroad.routing.securing import USUAL_SECURITY, MxSecurity
-from postroad.values import value
 
 NULL_SENDER = "<>"
 

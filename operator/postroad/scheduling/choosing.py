@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from postroad.domain.values.frozen import value
 from postroad.scheduling.destination_records import (
     ACTIVE,
     BACKING_OFF,
@@ -36,7 +37,6 @@ from postroad.scheduling.destination_records import (
 from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.events import Precedence
 from postroad.scheduling.ranking import SchedulerRules
-from postroad.values import value
 
 Pick = Callable[[int], int]
 """Chance: of a number above zero, one of 0 up to and without that number."""

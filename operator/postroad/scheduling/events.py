@@ -9,8 +9,8 @@ Source: SC-1, SC-2."""
 
 from enum import IntEnum
 
+from postroad.domain.values.frozen import value
 from postroad.errors import InvalidInput
-from postroad.values import value
 
 
 class Precedence(IntEnum):

@@ -1,5 +1,5 @@
-"""Sessions of submission by clients that guess, inject and break off: none gets in, none is told
-more than others, and those who have a password log in beside them. Drawn by a seed."""
+"""Sessions of submission by clients that guess, inject and break off: none gets in, none
+learns more than others, and those who have a password log in beside them. Drawn by a seed."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from uuid import UUID
 
 from postroad.domain.mail.mail import ConnectionFacts, Outcome, OutcomeKind, domain_of
 from postroad.domain.smtp.bounces import Bounce, BounceClass, bounce_of, code_of
+from postroad.domain.values.frozen import value
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
-from postroad.values import value
 
 MAX_COUNTS = 20
 """Counts of one attempt. The others are added up, those of each kind, as one more."""

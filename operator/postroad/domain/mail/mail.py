@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from postroad.domain.mail.header_fields import octets_of
 from postroad.domain.mail.shapes import Shape
+from postroad.domain.values.frozen import value
 from postroad.errors import InvalidInput, InvalidMail
-from postroad.values import value
 
 if TYPE_CHECKING:
     from email.message import Message

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from io import IncrementalNewlineDecoder
 
-from postroad.values import value
+from postroad.domain.values.frozen import value
 
 MAX_HEADER = 256 * 1024
 """Octets; without a blank line within them the whole content counts as header."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from postroad.domain.mail.mail import Outcome
+from postroad.domain.values.frozen import value
 from postroad.errors import InvalidInput
-from postroad.values import value
 
 _LINE = re.compile(rb"[\s\0]*([0-9]{3})(?![0-9])(-|[ \t]?)(.*)", re.DOTALL)
 _ENHANCED = re.compile(r"([245])\.([0-9]{1,3})\.([0-9]{1,3})(?=\s|$)")

@@ -111,7 +111,7 @@ _REPLIES = {
 
 
 class ScramParameters(NamedTuple):
-    """Values that a client is told before it has shown anything."""
+    """Values that the server tells a client before the client has shown anything."""
 
     rounds: int
     salt_octets: int
