@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
+from postroad.domain.mail.return_paths import plain_path
 from postroad.domain.smtp.next_hops import HopLogin, NextHop, Protocol, TlsMode
 from postroad.ports.delivery import (
     BeforeEnd,
@@ -16,7 +17,7 @@ from postroad.ports.delivery import (
 from postroad.smtp.client.authentication import authentication_at
 from postroad.smtp.client.connecting import Addresses, RememberedHops, Timeouts
 from postroad.smtp.client.connections import SmtpConnection
-from postroad.smtp.client.opening import SessionTerms
+from postroad.smtp.client.opening import PathOf, SessionTerms
 from postroad.smtp.client.sessions import ClientSession
 from postroad.smtp.client.transaction.content import Preparation
 from support.connections import Events
@@ -36,13 +37,16 @@ def connect(
     chunking: bool = True,
     verp: bool = False,
     login: HopLogin | None = None,
+    path_of: PathOf = plain_path,
 ) -> SmtpConnection:
     next_hop = NextHop(
         "hop.example", 25, TlsMode.NONE, protocol, login=login, chunking=chunking, verp=verp
     )
     unfit = unfit or RememberedHops()
     authentication = authentication_at(next_hop)
-    terms = SessionTerms(next_hop, "relay.example", None, timeouts, authentication, unfit=unfit)
+    terms = SessionTerms(
+        next_hop, "relay.example", None, timeouts, authentication, unfit=unfit, path_of=path_of
+    )
 
     async def open_session() -> ClientSession:
         return await ClientSession.open(cast("Addresses", hop), terms)

@@ -7,6 +7,7 @@ import json
 import smtplib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,9 @@ LONG = "u" * 50
 class Returning:
     """An MTA with a listener for its clients and one for reports; `events` is a file."""
 
-    def __init__(self, folder: Path, url: str, sink: Sink) -> None:
-        self.folder, self.url, self.sink = folder, url, sink
+    def __init__(self, folder: Path, url: str, next_port: int) -> None:
+        self.folder, self.url, self.next_port = folder, url, next_port
+        self.domains: list[dict[str, Any]] = []
         self.relay, self.mx, self.events = free_port(), free_port(), folder / "events.jsonl"
 
     async def start(self, *options: str) -> Program:
@@ -33,13 +35,14 @@ class Returning:
                 {"name": "relay", "role": "relay", "port": self.relay},
                 {"name": "mx", "role": "mx", "port": self.mx, "host": "127.0.0.1"},
             ],
+            "domains": self.domains,
             "bounces": {
                 "verpSecret": {"file": "verp.secret"},
                 "suppress": ["NoMailbox", "Complaint"],
                 "complaints": ["fbl@origin.example"],
             },
         }
-        relay = {"host": "127.0.0.1", "port": self.sink.port, "verp": True, "tls": {"mode": "None"}}
+        relay = {"host": "127.0.0.1", "port": self.next_port, "verp": True, "tls": {"mode": "None"}}
         delivery = {
             "relay": relay,
             "verpSecret": {"file": "verp.secret"},
@@ -57,8 +60,11 @@ class Returning:
         await program.port("listening")
         return program
 
-    def send(self, *names: str) -> None:
+    async def hand_in(self, *names: str) -> None:
         """Send a mail to each."""
+        await asyncio.to_thread(self._send, *names)
+
+    def _send(self, *names: str) -> None:
         with smtplib.SMTP("127.0.0.1", self.relay, timeout=60) as client:
             for each in names:
                 client.sendmail("a@origin.example", f"{each}@dest.example", "Subject: x\r\n\r\nx")
@@ -71,22 +77,27 @@ class Returning:
             codes = [client.docmd(f"RCPT TO:<{each}>")[0] for each in recipients]
             return [*codes, client.data(content)[0]] if 250 in codes else codes
 
-    async def paths(self, count: int) -> list[str]:
-        async with asyncio.timeout(60):
-            while len(self.sink.mails) < count:
-                await asyncio.sleep(0.05)
-        return [each.sender for each in self.sink.mails]
+    def lines(self) -> list[str]:
+        """Return the events, each as JSON."""
+        return self.events.read_text().splitlines() if self.events.exists() else []
 
     async def until(self, kind: str, count: int = 1) -> list[str]:
         """Wait for events of a type; return their recipients."""
         async with asyncio.timeout(60):
             while True:
-                lines = self.events.read_text().splitlines() if self.events.exists() else []
-                events = [json.loads(each) for each in lines]
+                events = [json.loads(each) for each in self.lines()]
                 found = [each["data"]["recipient"] for each in events if each["type"] == kind]
                 if len(found) >= count:
                     return found
                 await asyncio.sleep(0.05)
+
+
+async def paths_of(sink: Sink, count: int) -> list[str]:
+    """Wait for so many mails; return their reverse-paths."""
+    async with asyncio.timeout(60):
+        while len(sink.mails) < count:
+            await asyncio.sleep(0.05)
+    return [each.sender for each in sink.mails]
 
 
 def bounce_of(name: str, case: str = "postfix, unknown user") -> bytes:
@@ -100,11 +111,11 @@ async def test_a_recipient_whose_mail_comes_back_is_not_mailed_again(
 ) -> None:
     options = ("--receivers", str(receivers)) if receivers else ()
     async with a_queue(kind, tmp_path) as url, Sink() as sink:
-        mta = Returning(tmp_path, url, sink)
+        mta = Returning(tmp_path, url, sink.port)
         program = await mta.start(*options)
         try:
-            await asyncio.to_thread(mta.send, "gone", "stays", LONG)
-            gone, stays, long = await mta.paths(3)
+            await mta.hand_in("gone", "stays", LONG)
+            gone, stays, long = await paths_of(sink, 3)
             assert gone.startswith("a+gone=dest.example=")
             assert long.startswith("a+=")
 
@@ -123,10 +134,10 @@ async def test_a_recipient_whose_mail_comes_back_is_not_mailed_again(
             late = bounce_of("stays", "postfix, delayed")
             assert await asyncio.to_thread(mta.report, late, stays) == [250, 250]
 
-            await asyncio.to_thread(mta.send, "gone", "stays", LONG)
+            await mta.hand_in("gone", "stays", LONG)
             suppressed = await mta.until("Suppressed", 2)
             assert sorted(suppressed) == ["gone@dest.example", f"{LONG}@dest.example"]
-            assert (await mta.paths(4))[3] == stays
+            assert (await paths_of(sink, 4))[3] == stays
             bounced = await mta.until("Bounced", 4)
             assert set(bounced) == {"gone@dest.example", f"{LONG}@dest.example"}
         finally:
@@ -135,10 +146,10 @@ async def test_a_recipient_whose_mail_comes_back_is_not_mailed_again(
 
 async def test_a_complaint_at_its_address_suppresses_and_survives_a_kill(tmp_path: Path) -> None:
     async with a_queue("embedded", tmp_path) as url, Sink() as sink:
-        mta = Returning(tmp_path, url, sink)
+        mta = Returning(tmp_path, url, sink.port)
         program = await mta.start()
-        await asyncio.to_thread(mta.send, "angry")
-        (path,) = await mta.paths(1)
+        await mta.hand_in("angry")
+        (path,) = await paths_of(sink, 1)
         complaint = mail_of(case_of("complaint, yahoo"), path)
         assert await asyncio.to_thread(mta.report, complaint, "fbl@origin.example") == [250, 250]
         await program.kill()  # behind 250: all of it is durable
@@ -146,7 +157,7 @@ async def test_a_complaint_at_its_address_suppresses_and_survives_a_kill(tmp_pat
         program = await mta.start()
         try:
             assert await mta.until("Complained") == ["angry@dest.example"]
-            await asyncio.to_thread(mta.send, "angry")
+            await mta.hand_in("angry")
             assert await mta.until("Suppressed") == ["angry@dest.example"]
         finally:
             assert await program.stop() == 0
@@ -164,7 +175,7 @@ async def test_what_is_missing_is_an_error_that_names_it(
     part: str, said: str, tmp_path: Path
 ) -> None:
     async with a_queue("embedded", tmp_path) as url, Sink() as sink:
-        mta = Returning(tmp_path, url, sink)
+        mta = Returning(tmp_path, url, sink.port)
         program = await mta.start()
         await program.stop()
         if part == "suppression":

@@ -7,8 +7,12 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
+from postroad.adapters.clocks import MachineClock
+from postroad.bootstrap.return_paths import path_of
 from postroad.domain.mail.mail import DsnOptions, Envelope
+from postroad.domain.mail.return_paths import ReturnPaths, plain_path
 from postroad.ports.delivery import Transmission
+from postroad.smtp.client.opening import PathOf
 from support.connections import Events, a_job
 from support.fake_hop import FakeHop
 from support.smtp_connections import connect
@@ -17,10 +21,10 @@ CHUNKING = ("PIPELINING", "CHUNKING", "DSN")
 PLAIN = "postroad_plain_return_paths_total"
 
 
-async def sent(*envelopes: Envelope, verp: bool = True) -> list[str]:
+async def sent(*envelopes: Envelope, verp: bool = True, path_of: PathOf = plain_path) -> list[str]:
     """Return the commands MAIL and RCPT without their angle brackets."""
     hop, events = FakeHop(extensions=CHUNKING), Events()
-    connection = connect(hop, events, verp=verp)
+    connection = connect(hop, events, verp=verp, path_of=path_of)
     for number, envelope in enumerate(envelopes, 1):
         connection.submit(with_envelope(a_job(number), envelope))
     await events.until_finished(len(envelopes))
@@ -75,3 +79,23 @@ async def test_mails_that_go_as_chunks_name_their_recipients() -> None:
     assert [each for each in lines if each.startswith("MAIL")] == [
         f"MAIL FROM:<a+b{number}=d.example@o.example>" for number in range(6)
     ]
+
+
+async def test_a_signed_path_is_of_the_mail_and_its_tenant() -> None:
+    secrets, day = ReturnPaths([b"a secret of twenty-four octets"]), MachineClock().now().date()
+    tenant = {"postroad.tenant": "acme"}
+    envelope = Envelope("a@o.example", ("b@d.example",), attributes=tenant)
+
+    (line, _) = await sent(envelope, path_of=path_of(lambda: secrets, MachineClock()))
+
+    found = secrets.open(line.removeprefix("MAIL FROM:<").partition(">")[0], day)
+    assert found
+    assert (found.sender, found.recipient, found.tenant) == ("a@o.example", "b@d.example", "acme")
+
+
+async def test_without_a_secret_a_path_is_not_signed() -> None:
+    lines = await sent(
+        Envelope("a@o.example", ("b@d.example",)), path_of=path_of(lambda: None, MachineClock())
+    )
+
+    assert lines[0] == "MAIL FROM:<a+b=d.example@o.example>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,32 @@ async def test_files_are_looked_at_when_the_process_is_asked_to(
 
     task.cancel()
     assert followed.postmaster == "c.example"
+
+
+async def test_a_new_secret_of_reverse_paths_is_used_and_one_that_cannot_sign_is_not(
+    tmp_path: Path,
+) -> None:
+    secret, old, new = tmp_path / "verp.secret", "o" * 24, "n" * 24
+    secret.write_text(old)
+    followed = Followed(tmp_path, "verpSecret: {file: verp.secret}")
+    day, mail = date(2026, 11, 29), ("a@list.example", "b@example.net", None)
+
+    def path() -> str:
+        paths = followed.file.current.return_paths
+        assert paths
+        return paths.path(*mail, day) or ""
+
+    before = path()
+    secret.write_text("short")
+    await followed.look()
+    assert path() == before
+    secret.write_text(f"{new}\n{old}\n")
+    await followed.look()
+
+    assert path() != before
+    paths = followed.file.current.return_paths
+    assert paths
+    assert paths.open(before, day)
+    followed.write("{}")
+    await followed.look()
+    assert followed.file.current.return_paths is None

@@ -73,3 +73,14 @@ def test_where_there_is_nothing_to_wait_for_an_outbox_is_refused(
     assert result.exit_code != 0
     assert problem in result.output + result.stderr
     assert not Path(directory).exists()
+
+
+def test_an_intake_with_an_outbox_takes_no_reports(tmp_path: Path) -> None:
+    file = written(tmp_path, {"size": "10Gi"})
+    declared = yaml.safe_load(file.read_text())
+    declared["listeners"].append({"name": "mx", "role": "mx", "port": 25})
+    declared["bounces"] = {"verpSecret": {"file": "verp.secret"}}
+    file.write_text(yaml.safe_dump(declared))
+
+    with pytest.raises(InvalidSettings, match="an intake of its own"):
+        read_intake(file)
