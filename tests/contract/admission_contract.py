@@ -12,7 +12,7 @@ from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes, Object
 from support import spec_cases
 from support.configuration_cases import CASES, Case
-from support.resources import mail_queue, queue_cluster, task, view
+from support.resources import intake, mail_queue, queue_cluster, task, view
 
 
 async def accept(api: Kubernetes, queue: Object, configuration: dict[str, Any]) -> None:
@@ -200,6 +200,23 @@ class AdmissionContract:
 
         with pytest.raises(KubernetesRefused, match="cannot be changed"):
             await change(api, queue, after)
+
+    async def test_an_outbox_is_emptied_before_it_is_taken_out(
+        self, api: Kubernetes, namespace: str
+    ) -> None:
+        outbox = {"size": "1Gi", "storageClassName": "fast"}
+        queue = await api.create(MAIL_QUEUE, mail_queue(namespace, intake=intake(outbox=outbox)))
+
+        for refused in (
+            {"intake": {"outbox": None}},
+            {"intake": None},
+            {"intake": {"outbox": {"storageClassName": None}}},
+            {"intake": {"outbox": {"storageClassName": "slow"}}},
+        ):
+            with pytest.raises(KubernetesRefused, match=r"cannot be (taken out|changed)"):
+                await change(api, queue, refused)
+        assert await change(api, queue, {"intake": {"outbox": {"size": 0}}})
+        assert await change(api, queue, {"intake": {"outbox": None}})
 
     async def test_defaults_appear_and_null_means_absent(
         self, api: Kubernetes, namespace: str

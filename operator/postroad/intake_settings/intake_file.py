@@ -17,7 +17,7 @@ from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.intake_settings.bounces import Bounces
 from postroad.intake_settings.filters import MAX_FILTERS, FilterSection, check_time
 from postroad.intake_settings.listeners import FileListener, IntakeSection, Listener, ListenerRole
-from postroad.intake_settings.outbox import FileOutbox
+from postroad.intake_settings.outbox import FileOutbox, OutboxSection
 from postroad.intake_settings.senders import SenderRule, Users
 from postroad.settings.documents import read_yaml
 
@@ -99,6 +99,18 @@ class IntakeSettings(IntakeSection):
     """Reports that come back to the reverse-paths of the queue's mail, which the listeners of role
     mx take. Absent: none."""
 
+    outbox: OutboxSection | None = None
+    """Store for mail that the queue does not take now. Absent: such mail is refused with 451."""
+
+    @model_validator(mode="after")
+    def _keeps_reports(self) -> IntakeSettings:
+        if self.outbox is not None and self.bounces is not None:
+            raise ValueError(
+                "reports need the servers, and an outbox is there for when they are away: give"
+                " bounces, or outbox, to an intake of its own"
+            )
+        return self
+
     @model_validator(mode="after")
     def _holds_together(self) -> IntakeSettings:
         _check_once("listeners", (each.name for each in self.listeners))
@@ -130,7 +142,10 @@ class IntakeSettings(IntakeSection):
             [each.name, each.address, each.port, each.is_implicit, each.role is ListenerRole.HTTP]
             for each in self.listeners
         ]
-        return [listeners, None if self.users is None else self.users.fixed]
+        fixed = [listeners, None if self.users is None else self.users.fixed]
+        if self.outbox is not None:
+            fixed.append(self.outbox.model_dump(mode="json"))
+        return fixed
 
 
 class IntakeFile(IntakeSettings):
@@ -138,22 +153,6 @@ class IntakeFile(IntakeSettings):
 
     listeners: Annotated[tuple[FileListener, ...], Field(min_length=1, max_length=100)]
     outbox: FileOutbox | None = None
-    """Store for mail that the queue does not take now. Absent: such mail is refused with 451."""
-
-    @model_validator(mode="after")
-    def _keeps_reports(self) -> IntakeFile:
-        if self.outbox is not None and self.bounces is not None:
-            raise ValueError(
-                "reports need the servers, and an outbox is there for when they are away: give"
-                " bounces, or outbox, to an intake of its own"
-            )
-        return self
-
-    @property
-    def fixed(self) -> object:
-        """As above, with the outbox."""
-        outbox = None if self.outbox is None else self.outbox.model_dump(mode="json")
-        return [super().fixed, outbox]
 
     def files(self) -> set[Path]:
         """Return the files that are read again when they change."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from postroad.delivery_settings.patterns import AbsolutePath
 from postroad.intake_settings.listeners import IntakeSection
-from postroad.intake_settings.senders import MailBytes
+from postroad.intake_settings.senders import StoreBytes
 
 
 class OutboxUse(StrEnum):
@@ -26,8 +26,9 @@ class OutboxSection(IntakeSection):
     when: OutboxUse = OutboxUse.UNAVAILABLE
     """Unavailable: what the queue does not take now; First: all mail."""
 
-    size: MailBytes
-    """Octets of mail that it holds. Beyond it, mail is answered as without an outbox."""
+    size: StoreBytes
+    """Octets of mail that it holds. Beyond it, mail is answered as without an outbox. 0: none
+    goes in, and what waits goes on."""
 
 
 class FileOutbox(OutboxSection):

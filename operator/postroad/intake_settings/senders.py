@@ -42,14 +42,18 @@ def _user_pattern(text: str) -> str:
     return text
 
 
+_OCTETS_SCHEMA = {"x-kubernetes-int-or-string": True, "maxLength": 12, "pattern": _OCTETS}
 MailBytes = Annotated[
     StrictInt,
     BeforeValidator(_octets),
     Field(ge=MIN_MAIL_BYTES),
-    WithJsonSchema(
-        {"x-kubernetes-int-or-string": True, "minimum": MIN_MAIL_BYTES, "maxLength": 12}
-        | {"pattern": _OCTETS}
-    ),
+    WithJsonSchema(_OCTETS_SCHEMA | {"minimum": MIN_MAIL_BYTES}),
+]
+StoreBytes = Annotated[
+    StrictInt,
+    BeforeValidator(_octets),
+    Field(ge=0),
+    WithJsonSchema(_OCTETS_SCHEMA | {"minimum": 0}),
 ]
 UserPattern = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_user_pattern)]
 

@@ -85,7 +85,7 @@ async def life(operator: RunningController) -> set[str]:
         mail_queue(
             NAMESPACE,
             workers=workers(2),
-            intake=intake(),
+            intake=intake(outbox={"size": 0}),
             pipeline=PIPELINE,
             networkPolicy={"enabled": True},
             deletionPolicy="Delete",

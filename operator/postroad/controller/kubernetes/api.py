@@ -79,15 +79,19 @@ CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 SERVICE = Kind("v1", "Service", "services")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
+STATEFUL_SET = Kind("apps/v1", "StatefulSet", "statefulsets")
 DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 CRON_JOB = Kind("batch/v1", "CronJob", "cronjobs")
 ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 CHILDREN = (
     *(CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, DISRUPTION_BUDGET),
-    *(CRON_JOB, ROLE_BINDING, NETWORK_POLICY),
+    *(CRON_JOB, ROLE_BINDING, NETWORK_POLICY, STATEFUL_SET),
 )
 """The kinds that the operator creates for a MailQueue."""
+
+WORKLOADS = (DEPLOYMENT, STATEFUL_SET)
+"""Those that make pods which run for ever. The second: of an intake with an outbox."""
 
 AUTOSCALERS = (
     Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),

@@ -76,6 +76,8 @@ class WantedPart:
     children: Sequence[Child] = ()
     stays: Mapping[ChildName, Object] = field(default_factory=dict)
     failed: Finding | None = None
+    beside: Mapping[ChildName, Object] = field(default_factory=dict)
+    """Children that are deleted later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +92,14 @@ class AppliedPart:
     failed: Finding | None = None
 
 
-async def find_children(api: Kubernetes, queue: Queue) -> Found:
+async def find_children(api: Kubernetes, queue: Queue, kinds: Sequence[Kind] = CHILDREN) -> Found:
     """Return the children that this MailQueue owns or takes over. The API server removes those of
     an earlier one."""
     labels = f"{MANAGED_BY}=postroad,{INSTANCE}={queue.name.name}"
-    lists = await asyncio.gather(
-        *(api.list(kind, queue.name.namespace, labels) for kind in CHILDREN)
-    )
+    lists = await asyncio.gather(*(api.list(kind, queue.name.namespace, labels) for kind in kinds))
     return {
         (kind.name, each["metadata"]["name"]): each
-        for kind, found in zip(CHILDREN, lists, strict=True)
+        for kind, found in zip(kinds, lists, strict=True)
         for each in found
         if belongs_to(each, queue)
     }
@@ -133,7 +133,7 @@ async def apply_parts(
                     raise
                 raise KubernetesRefused(text, hint=hint) from error
         failed = part.failed or (None if attempted.finding.is_good else attempted.finding)
-        now = {**part.stays, **{each.place: each.object for each in applied}}
+        now = {**part.beside, **part.stays, **{each.place: each.object for each in applied}}
         if failed is not None:
             now = _of_component(found, part.component)
         parts.append(AppliedPart(part.component, applied, now, bool(part.stays), failed))

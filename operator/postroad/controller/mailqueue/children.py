@@ -9,7 +9,13 @@ from typing import Any
 
 from postroad.controller.cluster.quotas import granted_workers
 from postroad.controller.credentials import check_address_key, read_credentials
-from postroad.controller.kubernetes.api import AUTOSCALED, DEPLOYMENT, Key
+from postroad.controller.kubernetes.api import (
+    AUTOSCALED,
+    CHILDREN,
+    STATEFUL_SET,
+    WORKLOADS,
+    Key,
+)
 from postroad.controller.kubernetes.drift import ApplyResponses, hash_in
 from postroad.controller.mailqueue import applying
 from postroad.controller.mailqueue.autoscaling import BY_AUTOSCALER
@@ -31,10 +37,13 @@ from postroad.controller.status.conditions import Finding, advice, bad, good, un
 from postroad.controller.status.status import Report
 from postroad.errors import QuotaExceeded
 from postroad.ports.clock import Clock
-from postroad.ports.kubernetes import Kubernetes, Object
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
 Workload = tuple[str, str, str, Workers | Intake | None]
 """Condition, plural name of its pods for messages, component, and its part of the spec."""
+
+
+_WORKLOADS = frozenset(each.name for each in WORKLOADS)
 
 
 def workloads_of(spec: MailQueueSpec) -> list[Workload]:
@@ -73,7 +82,8 @@ def workloads_report(plan: WorkloadsPlan, parts: Sequence[applying.AppliedPart])
     findings, fields = [], dict[str, Any]()
     for workload in wanted:
         _, _, component, spec = workload
-        deployment = now.get((DEPLOYMENT.name, f"{name}-{component}"))
+        kind = manifests.workload_kind(plan.queue, component).name
+        deployment = now.get((kind, f"{name}-{component}"))
         facts = deployment_facts(deployment, spec.replicas) if spec else None
         altered = _rewritten(parts, component)
         finding = workload_finding(workload, deployment, altered, plan.most_workers)
@@ -160,6 +170,27 @@ def deployment_facts(deployment: Mapping[str, Any] | None, wanted: int) -> dict[
     }
 
 
+def _replaced_later(
+    found: applying.Found, place: applying.ChildName, present: Object | None, intake: Intake
+) -> applying.Found:
+    """Return the intake of the other kind, which runs on until this one is ready: an outbox was
+    declared, or taken out."""
+    is_ready = present is not None and shortage(present, intake.replicas, "") is None
+    return {
+        each: found[each]
+        for kind in _WORKLOADS
+        if (each := (kind, place[1])) != place and each in found and not is_ready
+    }
+
+
+def _kinds(queue: Queue, expected: Collection[applying.ChildName]) -> Sequence[Kind]:
+    """Return the kinds to look for: StatefulSets where there is one, or is to be."""
+    is_stateful = manifests.workload_kind(queue, manifests.INTAKE) is STATEFUL_SET
+    if is_stateful or any(kind == STATEFUL_SET.name for kind, _ in expected):
+        return CHILDREN
+    return [each for each in CHILDREN if each is not STATEFUL_SET]
+
+
 class QueueChildren:
     """Makes the children of MailQueues. `image` is what workers and intake run unless a MailQueue
     names another, and `pipeline` what jobs of the pipeline do."""
@@ -206,7 +237,7 @@ class QueueChildren:
         now = {place: each for part in parts for place, each in part.now.items()}
         if any(each.waits for each in parts):
             self._upgrades.wait(plan.cluster, queue.key)
-        elif not any(kind == DEPLOYMENT.name and is_rolling(now[kind, of]) for kind, of in now):
+        elif not any(kind in _WORKLOADS and is_rolling(now[kind, of]) for kind, of in now):
             self._upgrades.end(queue.key)
         report = workloads_report(plan, parts)
         if parts[0].failed is not None:
@@ -226,7 +257,7 @@ class QueueChildren:
             if versions is None:
                 pods = await read_credentials(self._reads, queue.name.namespace, plan.servers)
                 versions = pods.tls_versions
-            found = await applying.find_children(self._api, queue)
+            found = await applying.find_children(self._api, queue, _kinds(queue, expected))
         if not read.finding.is_good:
             return [applying.AppliedPart(manifests.QUEUE, failed=read.finding)]
         image = queue.spec.image or self._image
@@ -251,7 +282,8 @@ class QueueChildren:
         """Return what to apply of a component, once the Secrets and ConfigMaps that it names are
         there."""
         spec, namespace = queue.spec, queue.name.namespace
-        place = DEPLOYMENT.name, f"{queue.name.name}-{component}"
+        kind, name = manifests.workload_kind(queue, component), f"{queue.name.name}-{component}"
+        place = kind.name, name
         present, waits, children = found.get(place), False, list[manifests.Child]()
         async with attempt(applying.CONDITION_OF[component]) as attempted:
             if component == manifests.WORKER and spec.workers:
@@ -276,7 +308,10 @@ class QueueChildren:
                     present = await self._scaled(present, queue, component)
         failed = None if attempted.finding.is_good else attempted.finding
         stays = {place: present} if present is not None and waits else {}
-        return applying.WantedPart(component, children, stays, failed)
+        beside: applying.Found = {}
+        if component == manifests.INTAKE and spec.intake:
+            beside = _replaced_later(found, place, present, spec.intake)
+        return applying.WantedPart(component, children, stays, failed, beside)
 
     async def _scaled(self, present: Object, queue: Queue, component: str) -> Object:
         """Scale a Deployment that waits for an upgrade, of which all else stays."""
@@ -285,4 +320,5 @@ class QueueChildren:
             return present
         metadata, change = present["metadata"], {"spec": {"replicas": spec.replicas}}
         place = metadata["namespace"], metadata["name"]
-        return await self._api.patch(DEPLOYMENT, *place, change) or present
+        kind = manifests.workload_kind(queue, component)
+        return await self._api.patch(kind, *place, change) or present

@@ -23,11 +23,11 @@ from postroad.controller.cluster.quotas import has_configuration
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import (
     CRON_JOB,
-    DEPLOYMENT,
     INSTANCE,
     MAIL_QUEUE,
     NAMESPACE,
     POD,
+    WORKLOADS,
     has_finalizer,
 )
 from postroad.controller.mailqueue.applying import find_children
@@ -250,7 +250,7 @@ class Deletion:
 
     async def _end_pods(self, queue: Queue) -> list[str]:
         """Delete what makes pods; return the pods that still run."""
-        makers = {each.name: each for each in (DEPLOYMENT, CRON_JOB)}
+        makers = {each.name: each for each in (*WORKLOADS, CRON_JOB)}
         for (kind, name), child in (await find_children(self._api, queue)).items():
             if kind in makers:
                 await self._api.delete(makers[kind], child)

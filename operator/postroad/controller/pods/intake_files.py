@@ -25,6 +25,7 @@ from postroad.delivery_settings.secret_references import (
 )
 from postroad.errors import CertificateUnusable, CredentialsMissing, InvalidInput, InvalidSettings
 from postroad.intake_settings.intake_file import IntakeSettings
+from postroad.intake_settings.outbox import OutboxSection
 from postroad.intake_settings.recipients import local_parts
 from postroad.intake_settings.user_file import users_in
 from postroad.logins import LOGIN
@@ -54,7 +55,11 @@ class IntakeFiles:
 
     def data(self) -> dict[str, str]:
         folder_of = partial(settings_files.object_folder, _NAME)
-        return {FILE: written(self.settings, folder_of, FIELDS)}
+        settings, outbox = self.settings, self.settings.outbox
+        if outbox is not None:  # a file has no class of storage
+            own = OutboxSection(when=outbox.when, size=outbox.size)
+            settings = settings.model_copy(update={"outbox": own})
+        return {FILE: written(settings, folder_of, FIELDS)}
 
     def volumes(self) -> list[dict[str, Any]]:
         authorities = settings_files.authorities_in(self.settings)

@@ -6,6 +6,7 @@ Labels and annotations of the MailQueue are not copied, because they are about t
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from postroad.controller.kubernetes import api
@@ -13,7 +14,7 @@ from postroad.controller.kubernetes.drift import hash_in, hash_of, with_hash
 from postroad.controller.pods.delivery_files import DeliveryFiles
 from postroad.controller.pods.intake_files import FIELDS, IntakeFiles
 from postroad.controller.pods.network_policies import network_policies
-from postroad.controller.pods.pods import pod_template
+from postroad.controller.pods.pods import OUTBOX_VOLUME, pod_template
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.mailqueue import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
@@ -21,6 +22,9 @@ from postroad.domain.values.instants import format_duration
 from postroad.ports.kubernetes import Kind, Object
 
 Child = tuple[Kind, dict[str, Any]]
+
+STORE_BYTES = 128 << 20
+"""Octets of a volume beside the mail of an outbox: the log, and what a store keeps free."""
 
 WORKER, INTAKE, QUEUE = "worker", "intake", "queue"
 
@@ -31,10 +35,12 @@ def wanted_children(
     components: Collection[str] = (QUEUE, INTAKE, WORKER),
     *,
     autoscaled: bool = False,
+    present: Object | None = None,
 ) -> list[Child]:
     """Return the children of these components, in the order in which to apply them. `QUEUE`: what
     all pods share. Raises: InvalidInput for a template of another shape. `autoscaled`: the
-    Deployments come without replicas, which the operator would otherwise set back."""
+    Deployments come without replicas, which the operator would otherwise set back. `present`: a
+    StatefulSet, whose volumes cannot be changed."""
     configuration = queue_configuration(queue, context)
     workers, intake = queue.spec.workers, queue.spec.intake
     templates = {
@@ -48,7 +54,8 @@ def wanted_children(
         if (files := IntakeFiles.of(queue)) is not None:
             children.append(_settings(queue, files, INTAKE))
         children.append(_service(queue, intake))
-        children += _deployment(queue, context, INTAKE, intake.replicas, template, autoscaled)
+        intakes = _deployment(queue, context, INTAKE, intake.replicas, template, autoscaled)
+        children += intakes if intake.outbox is None else _stateful(queue, intakes, present)
     if workers and WORKER in templates:
         template = templates[WORKER]
         if (delivery := DeliveryFiles.of(queue)) is not None:
@@ -74,7 +81,8 @@ def paced_children(
     """Return the children of a component whose Deployment is `present`, and whether the operator
     wants to replace its pods and may not yet. Until that is `granted`, what a user declares has its
     effect, with the image that runs."""
-    wanted = wanted_children(queue, context, (component,), autoscaled=autoscaled)
+    build = partial(wanted_children, components=(component,), autoscaled=autoscaled)
+    wanted = build(queue, context, present=present)
     if present is None or not wanted:
         return wanted, False
     runs, newest = hash_in(present, api.TEMPLATE_HASH), _hash(wanted, api.TEMPLATE_HASH)
@@ -85,24 +93,30 @@ def paced_children(
     older, image = wanted, _image_of(present, component)
     if queue.spec.image is None and image is not None:
         running = replace(context, image=image)
-        older = wanted_children(queue, running, (component,), autoscaled=autoscaled)
+        older = build(queue, running, present=present)
     template, declared = _hash(older, api.TEMPLATE_HASH), _hash(older, api.DECLARED_HASH)
     if template == runs or declared != hash_in(present, api.DECLARED_HASH):
         return older, template != newest
-    return [each for each in older if each[0] is not api.DEPLOYMENT], True
+    return [each for each in older if each[0] not in api.WORKLOADS], True
 
 
 def _marked(wanted: list[Child], *, is_changed: bool) -> list[Child]:
     """Return the children of an upgrade, with a mark at a Deployment whose template changes: what
     is applied later leaves it out."""
     for kind, child in wanted:
-        if kind is api.DEPLOYMENT and is_changed:
+        if kind in api.WORKLOADS and is_changed:
             child["metadata"]["annotations"][api.UPGRADED] = "true"
     return wanted
 
 
+def workload_kind(queue: Queue, component: str) -> Kind:
+    """Return the kind that makes the pods of a component."""
+    intake = queue.spec.intake if component == INTAKE else None
+    return api.DEPLOYMENT if intake is None or intake.outbox is None else api.STATEFUL_SET
+
+
 def _hash(children: Sequence[Child], annotation: str) -> str | None:
-    (deployment,) = (child for kind, child in children if kind is api.DEPLOYMENT)
+    (deployment,) = (child for kind, child in children if kind in api.WORKLOADS)
     return hash_in(deployment, annotation)
 
 
@@ -287,6 +301,33 @@ def _deployment(
         }
         children.append(owned_child(queue, api.DISRUPTION_BUDGET, name, component, budget))
     return children
+
+
+def _stateful(queue: Queue, children: list[Child], present: Object | None) -> list[Child]:
+    """Return the children of an intake with a StatefulSet in place of the Deployment. Its volumes
+    outlive the pods, the StatefulSet and the MailQueue, because mail may wait in them."""
+    (_, deployment), *others = children
+    intake = queue.spec.intake
+    assert intake is not None
+    assert intake.outbox is not None
+    storage, storage_class = str(intake.outbox.size + STORE_BYTES), intake.outbox.storage_class_name
+    if present is not None:  # the API server refuses another one, as that of a greater size
+        (claim,) = present["spec"]["volumeClaimTemplates"]
+        storage = claim["spec"]["resources"]["requests"]["storage"]
+        storage_class = claim["spec"].get("storageClassName")
+    claimed: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": storage}},
+    } | ({} if storage_class is None else {"storageClassName": storage_class})
+    spec = deployment["spec"] | {
+        "serviceName": deployment["metadata"]["name"],
+        "podManagementPolicy": "Parallel",
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        "volumeClaimTemplates": [{"metadata": {"name": OUTBOX_VOLUME}, "spec": claimed}],
+    }
+    kind = api.STATEFUL_SET
+    stateful = {**deployment, "apiVersion": kind.api_version, "kind": kind.name, "spec": spec}
+    return [(kind, stateful), *others]
 
 
 def declared_hash(queue: Queue, context: PodContext) -> str:

@@ -19,6 +19,7 @@ from postroad.controller.spec.placement import is_own
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.spec.tls import ServerFiles, StoreTls, keys_of
 from postroad.errors import InvalidInput
+from postroad.intake_settings.outbox import FileOutbox
 
 HEALTH_PORT = 8080
 """For probes and metrics; the next port that is free where the intake listens on this one."""
@@ -26,6 +27,14 @@ HEALTH_PORT = 8080
 FIRST_UNPRIVILEGED_PORT = 1024
 GRACE_SECONDS = 30
 """From SIGTERM to SIGKILL; workers and intake drain within 25 s (`drain_seconds`)."""
+
+DRAIN_SECONDS = 30
+"""Time besides for the outbox of an intake to forward what waits."""
+
+OUTBOX_VOLUME, OUTBOX_FOLDER = "outbox", str(FileOutbox.model_fields["directory"].default.parent)
+
+OUTBOX_GROUP = 10001
+"""That of the image's user, who can write to a volume of its group."""
 
 POD_SECURITY: Mapping[str, Any] = {
     "runAsNonRoot": True,
@@ -143,12 +152,15 @@ def _pod_spec(
     intake = queue.spec.intake if component == "intake" else None
     if intake and min(intake.ports.values()) < FIRST_UNPRIVILEGED_PORT:
         security["sysctls"] = [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]
+    has_outbox = intake is not None and intake.outbox is not None
+    if has_outbox:  # a new volume is root's
+        security |= {"fsGroup": OUTBOX_GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
     return {
         "serviceAccountName": queue.account(),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": {"kubernetes.io/os": "linux"},
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": GRACE_SECONDS + (DRAIN_SECONDS if has_outbox else 0),
         "securityContext": security,
         "topologySpreadConstraints": [
             {
@@ -181,6 +193,8 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
     for each in server_files(queue, context, component):
         mounts.append(each.mount())
         named |= each.environment()
+    if intake and intake.outbox is not None:
+        mounts.append({"name": OUTBOX_VOLUME, "mountPath": OUTBOX_FOLDER})
     for files in _settings_files(queue, component):
         mounts += files.mounts()
         named |= files.environment()

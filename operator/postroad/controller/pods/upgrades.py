@@ -5,13 +5,14 @@ those of all MailQueues together: so each waits until it is granted one of the `
 places of its QueueCluster. The mark at its Deployments shows the grant to the next operator.
 Source: ADR 0043."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE, POD, UPGRADED, Key
+from postroad.controller.kubernetes.api import INSTANCE, POD, UPGRADED, WORKLOADS, Key
 from postroad.controller.kubernetes.drift import hash_in
 from postroad.controller.reads import Indexes
 from postroad.controller.status.conditions import UP_TO_DATE, Finding, advice, good
@@ -138,7 +139,8 @@ class Upgrades:
         return (marked | granted) - self._waiting.keys() - self._lapsed.keys()
 
     def _deployments(self, queue: Key) -> Iterable[Object]:
-        return self._indexes.at(Key(DEPLOYMENT.name, queue.namespace, queue.name))
+        places = (Key(each.name, queue.namespace, queue.name) for each in WORKLOADS)
+        return itertools.chain.from_iterable(map(self._indexes.at, places))
 
     async def _judge(self, cluster: Key, queue: Key, now: timedelta) -> None:
         """Let the place of a MailQueue lapse, unless its new pods are there and do not get ready:

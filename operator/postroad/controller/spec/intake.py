@@ -10,8 +10,10 @@ from pydantic import Field, model_validator
 
 from postroad.controller.spec import parts
 from postroad.controller.spec.placement import Pod, Service
+from postroad.delivery_settings.patterns import ObjectName
 from postroad.intake_settings.intake_file import IntakeSettings
 from postroad.intake_settings.listeners import Listener, ListenerRole
+from postroad.intake_settings.outbox import OutboxSection
 
 HEALTH = "health"
 """Name of the port for probes and metrics of every pod."""
@@ -34,8 +36,17 @@ class ServiceListener(Listener):
         return self
 
 
+class PodOutbox(OutboxSection):
+    """A store of each intake pod, on a volume of its own, for mail that the queue does not take
+    now."""
+
+    storage_class_name: ObjectName | None = None
+    """StorageClass of the volumes. Absent: the default one."""
+
+
 class Intake(IntakeSettings):
-    """The Deployment and the Service `<name>-intake`, which accept mail by SMTP and HTTP."""
+    """The Deployment and the Service `<name>-intake`, which accept mail by SMTP and HTTP; with an
+    outbox, a StatefulSet."""
 
     replicas: parts.Replicas = 1
     """Number of intake pods."""
@@ -51,6 +62,11 @@ class Intake(IntakeSettings):
     template: parts.Anything = Field(default={})
     """A partial PodTemplateSpec that is merged into the intake's pods, over `pod`. The container is
     called `intake`."""
+
+    outbox: PodOutbox | None = None
+    """A store of each pod, on a volume of its own, for mail that the queue does not take now, as
+    servers are away. The pods are those of a StatefulSet then. Absent: such mail is refused with
+    451."""
 
     service: Service = Service()
     """The Service of the intake, with the ports of its listeners."""

@@ -26,7 +26,7 @@ from support.memory.kubernetes.world import (
 STATUS_OF_ITS_OWN = frozenset(
     {
         *("mailqueues", "mailqueuetasks", "queueclusters", "deployments", "poddisruptionbudgets"),
-        *("pods", "services", "jobs"),
+        *("pods", "services", "jobs", "statefulsets"),
     }
 )
 """Kinds whose status only `replace_status` writes."""

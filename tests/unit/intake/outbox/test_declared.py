@@ -34,7 +34,7 @@ def test_the_queue_comes_first_unless_declared(tmp_path: Path) -> None:
     ("outbox", "problem"),
     [
         ({}, "size"),
-        ({"size": "1"}, "size"),
+        ({"size": "10GB"}, "size"),
         ({"size": "10Gi", "when": "Always"}, "when"),
         ({"size": "10Gi", "directory": "outbox"}, "directory"),
         ({"size": "10Gi", "storageClassName": "fast"}, "storageClassName"),
