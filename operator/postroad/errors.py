@@ -68,6 +68,29 @@
 `transient`: the same call, repeated unchanged, can succeed. `hint`: what the administrator can do.
 An error of another kind counts as transient, so that no mail is dropped on a guess."""
 
+from typing import Self
+
+EXTRAS = {
+    **dict.fromkeys(("aiohttp", "cryptography", "dns", "uvloop"), "smtp"),
+    **dict.fromkeys(("boto3", "botocore", "cassandra", "obstore", "pika"), "distributed"),
+    **dict.fromkeys(("argon2", "flufl", "jwt", "scramp"), "intake"),
+    **dict.fromkeys(("fastapi", "jinja2", "starlette", "uvicorn"), "console"),
+    **dict.fromkeys(("kopf", "kubernetes"), "operator"),
+    **dict.fromkeys(("matplotlib", "pyspark"), "pipeline"),
+}
+"""The extras that bring what an installation for one directory lacks, by module."""
+
+
+def lacking_library(error: ImportError) -> str | None:
+    """Return the library of EXTRAS that an import did not find; None: the import failed otherwise.
+
+    >>> lacking_library(ModuleNotFoundError(name="cassandra.cluster"))
+    'cassandra'
+    """
+    library = (error.name or "").partition(".")[0]
+    return library if library in EXTRAS else None
+
+
 CREATE = "let `postroad intake --create` or `postroad worker --create` make what is missing"
 """For hints: how to create a queue without an operator."""
 
@@ -378,7 +401,11 @@ class EntryLost(PostroadError):
 class NotInstalled(PostroadError):
     """A library that this command needs is not installed."""
 
-    hint = "install postroad with the extra `operator`"
+    @classmethod
+    def lacking(cls, library: str, extra: str | None = None) -> Self:
+        """Return the error about a library of EXTRAS; `extra`: the one that brings all of it."""
+        named = extra or EXTRAS[library]
+        return cls(f"{library} is not installed", hint=f"pip install 'postroad[{named}]'")
 
 
 class LakeNotFound(PostroadError):

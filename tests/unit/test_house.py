@@ -91,7 +91,10 @@ def test_the_tree_of_errors_has_each_error() -> None:
 
 def test_every_library_that_is_declared_is_imported() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = [*project["dependencies"], *project["optional-dependencies"]["operator"]]
+    extras = project["optional-dependencies"]
+    names = ("smtp", "distributed", "intake", "operator", "pipeline")
+    shipped = [each for name in names for each in extras[name]]
+    declared = {each for each in (*project["dependencies"], *shipped) if "postroad[" not in each}
     modules = packages_distributions()
     code = "\n".join(path.read_text() for path in (ROOT / "operator").rglob("*.py"))
     imported = set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE))
@@ -99,8 +102,30 @@ def test_every_library_that_is_declared_is_imported() -> None:
         name.lower().replace("_", "-") for module in imported for name in modules.get(module, ())
     }
 
-    names = {re.split(r"[>=<\[]", each)[0].lower() for each in declared}
-    assert sorted(names - provided) == []
+    libraries = {re.split(r"[>=<\[]", each)[0].lower() for each in declared}
+    assert sorted(libraries - provided) == []
+
+
+def test_the_library_of_each_extra_is_named_where_it_is_missing() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    modules = {
+        distribution.lower().replace("_", "-"): module
+        for module, distributions in packages_distributions().items()
+        for distribution in distributions
+        if module in errors.EXTRAS
+    }
+    brought = {
+        (modules[name], extra)
+        for extra, libraries in extras.items()
+        if extra not in ("dev", "all")
+        for each in libraries
+        if (name := re.split(r"[>=<\[]", each)[0].lower()) != "postroad"
+    }
+
+    named = {each for each in errors.EXTRAS.items() if each[0] not in ("botocore", "starlette")}
+    assert brought - {("aiohttp", "distributed")} == named
 
 
 @needs_a_clone

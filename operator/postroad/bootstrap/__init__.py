@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from postroad.bootstrap.engine import OpenRequest, check_parts
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.errors import InvalidInput, InvalidQueueURL
+from postroad.errors import InvalidInput, InvalidQueueURL, NotInstalled, lacking_library
 from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
@@ -67,7 +67,7 @@ def open_queue(
     wanted `configuration` of the view against the queue's history (None: whatever holds there).
 
     Raises: InvalidQueueURL, InvalidSettings, QueueNotFound, ConfigurationRefused, HistoryMissing,
-    CredentialsRefused, ServerError, StoreDamaged."""
+    CredentialsRefused, ServerError, StoreDamaged, NotInstalled."""
     if configuration is not None and not create:
         raise InvalidInput("a configuration is only wanted together with create=True")
 
@@ -115,6 +115,11 @@ async def _open(request: OpenRequest) -> MailQueue:
             + ", ".join(f"{scheme}://" for scheme in sorted(_HOMES))
         )
     check_parts(request.url)
-    # In a thread, because the import takes a second in which the event loop must go on.
-    opener: Opener = (await asyncio.to_thread(import_module, home)).open_requested
-    return await opener(request)
+    try:
+        # In a thread, because the import takes a second in which the event loop must go on.
+        opener: Opener = (await asyncio.to_thread(import_module, home)).open_requested
+        return await opener(request)
+    except ImportError as error:
+        if (library := lacking_library(error)) is None:
+            raise
+        raise NotInstalled.lacking(library, "distributed") from error

@@ -4,12 +4,12 @@ import errno
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from postroad.domain.error_codes import FAILED, codes_of
-from postroad.errors import PostroadError
+from postroad.errors import EXTRAS, NotInstalled, PostroadError, lacking_library
 
 Load = Callable[[], click.Command]
 
@@ -35,16 +35,53 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
-        return self._lazy[cmd_name]()
+        try:
+            return self._lazy[cmd_name]()
+        except ImportError as error:
+            if (missing := _missing(error, cmd_name)) is None:
+                raise
+            return _unusable(cmd_name, missing)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except PostroadError as error:
-            click.echo(f"postroad: {error.explain()}", err=True)
-            sys.exit(codes_of(error).exit)
+            _end_by(error)
+        except ImportError as error:
+            if (missing := _missing(error, ctx.invoked_subcommand)) is None:
+                raise
+            _end_by(missing)
         except OSError as error:
             if error.errno == errno.EPIPE:  # the reader has what it wanted: click ends quietly
                 raise
             click.echo(f"postroad: {error}", err=True)
             sys.exit(FAILED)
+
+
+def _end_by(error: PostroadError) -> NoReturn:
+    click.echo(f"postroad: {error.explain()}", err=True)
+    sys.exit(codes_of(error).exit)
+
+
+_OWN_EXTRAS = ("console", "intake", "operator", "pipeline")
+"""The commands with an extra of their name, which brings what others have by `smtp`."""
+
+
+def _missing(error: ImportError, command: str | None) -> NotInstalled | None:
+    """Return what a command lacks; None: the import failed otherwise."""
+    if (library := lacking_library(error)) is None:
+        return None
+    is_shared = EXTRAS[library] == "smtp" and command in _OWN_EXTRAS
+    return NotInstalled.lacking(library, command if is_shared else None)
+
+
+def _unusable(name: str, missing: NotInstalled) -> click.Command:
+    """Return a command that is listed with what it lacks, and ends by that."""
+
+    def end(arguments: tuple[str, ...]) -> None:
+        raise missing
+
+    arguments = click.Argument(("arguments",), nargs=-1, type=click.UNPROCESSED)
+    anything = {"ignore_unknown_options": True, "help_option_names": []}
+    text = missing.explain()
+    return click.Command(name, anything, end, [arguments], help=text, short_help=text)

@@ -45,7 +45,7 @@ def assert_refused(result: Result, text: str, code: int = 1) -> None:
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "find_spec", lambda _: None)
 
-    assert_refused(archive(), "install postroad with the extra `pipeline`")
+    assert_refused(archive(), "pip install 'postroad[pipeline]'")
 
 
 def test_without_java_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_without_spark_no_archive_is_made(tmp_path: Path, monkeypatch: pytest.Mo
     url = a_store(tmp_path / "store")
     monkeypatch.setattr(spark, "find_spec", lambda _: None)
 
-    assert_refused(archive("--lake", str(tmp_path / "lake"), url=url), "the extra `pipeline`")
+    assert_refused(archive("--lake", str(tmp_path / "lake"), url=url), "postroad[pipeline]")
 
     assert not (tmp_path / "store/archive").exists(), "no run would read it"
 
@@ -243,7 +243,7 @@ def test_without_what_draws_it_a_report_is_refused(
 ) -> None:
     monkeypatch.setattr(results, "find_spec", lambda _: None)
 
-    assert_refused(a_report(tmp_path), "install postroad with the extra `pipeline`")
+    assert_refused(a_report(tmp_path), "pip install 'postroad[pipeline]'")
 
 
 def test_jars_that_are_there_are_not_fetched_again(installed: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an installation without the extra `operator` can do: all but the operator."""
+"""What an installation without extras can do; what it lacks is named with the command of pip."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from postroad.errors import EXTRAS
 
 ROOT = Path(__file__).parents[3]
 BARE = """
@@ -32,7 +34,16 @@ for program, *arguments in json.loads(sys.argv[2]):
 """
 """Runs commands one after the other: a process for each would mostly import the same again."""
 
-EXTRA = "kopf,kubernetes"
+EXTRA = ",".join(EXTRAS)
+LACKING = {
+    ("operator",): "operator",
+    ("mta", "--queue", "embedded:///nowhere"): "smtp",
+    ("console", "--help"): "console",
+    ("users", "add", "ann"): "intake",
+    ("size", "--queue", "distributed://a.b"): "distributed",
+}
+"""The extra that each command names."""
+
 PROGRAMS = ("main", "kubectl_mailqueue")
 
 
@@ -61,7 +72,8 @@ def bare(*commands: Command, lacking: str) -> dict[Command, Ended]:
 
 @pytest.fixture(scope="module")
 def without_extra() -> dict[Command, Ended]:
-    return bare(*((each, "--help") for each in PROGRAMS), ("main", "operator"), lacking=EXTRA)
+    lacking = [("main", *command) for command in LACKING]
+    return bare(*((each, "--help") for each in PROGRAMS), *lacking, lacking=EXTRA)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -72,19 +84,55 @@ def test_every_command_is_listed(without_extra: dict[Command, Ended], program: s
     assert "dead-letters" in listed.output
 
 
+@pytest.mark.parametrize("command", LACKING)
 def test_a_command_that_lacks_a_library_says_what_to_install(
-    without_extra: dict[Command, Ended],
+    without_extra: dict[Command, Ended], command: Command
 ) -> None:
-    refused = without_extra["main", "operator"]
+    refused = without_extra["main", *command]
 
     assert refused.code == 1
-    assert "install postroad with the extra `operator`" in refused.errors
-    assert "Traceback" not in refused.errors
+    assert refused.errors.endswith(
+        f" is not installed (pip install 'postroad[{LACKING[command]}]')\n"
+    )
 
 
 def test_a_library_that_no_extra_brings_is_named_by_a_traceback() -> None:
-    [broken] = bare(("main", "operator"), lacking="pika").values()
+    [broken] = bare(("main", "operator"), lacking="prometheus_client").values()
 
     assert broken.code != 0
-    assert "the extra" not in broken.errors
-    assert "No module named" in broken.errors or "import of pika" in broken.errors
+    assert "is not installed" not in broken.errors
+    assert "No module named" in broken.errors or "import of prometheus_client" in broken.errors
+
+
+PROGRAM = """
+import asyncio, sys
+sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))
+from postroad import Mail, open_queue, sync
+
+async def main():
+    async with open_queue(sys.argv[2], create=True) as queue:
+        await queue.enqueue(Mail(None, ["b@example.net"], b"x"))
+        async for item in queue.dequeue():
+            await item.done()
+            break
+    async with open_queue("distributed://a.b"):
+        pass
+
+with sync.open_queue(sys.argv[2], create=True) as queue:
+    print(queue.size().size)
+asyncio.run(main())
+"""
+
+
+def test_a_directory_needs_no_extra_and_servers_name_theirs(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, EXTRA, f"embedded://{tmp_path}/queue"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT / "operator")},
+    )
+
+    assert ended.stdout == "0\n", ended.stderr
+    *_, last = ended.stderr.splitlines()
+    assert last.startswith("postroad.errors.NotInstalled: ")
+    assert last.endswith(" is not installed")

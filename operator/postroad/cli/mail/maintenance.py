@@ -25,7 +25,7 @@ from postroad.controller.mailqueue.orphans import OrphanList
 from postroad.distributed.maintenance.erasure import SERVERS, Erasable, Erasure, Part
 from postroad.domain.values.instants import rfc3339
 from postroad.domain.values.text import json_line
-from postroad.errors import NotInstalled, PostroadError, QueueInUse
+from postroad.errors import PostroadError, QueueInUse
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger
 
@@ -237,12 +237,10 @@ async def _run(
 
 
 async def _take_off(namespace: str, queue: str, erased: Collection[str]) -> Collection[str]:
-    """Raises: KubernetesError, NotInstalled."""
-    try:
-        from postroad.adapters.kubernetes.api_requests import load_access
-        from postroad.adapters.kubernetes.api_server import ApiServer
-    except ModuleNotFoundError as error:
-        raise NotInstalled(f"the list cannot be changed without {error.name}") from error
+    """Raises: KubernetesError."""
+    from postroad.adapters.kubernetes.api_requests import load_access
+    from postroad.adapters.kubernetes.api_server import ApiServer
+
     api = ApiServer(load_access(), FIELD_MANAGER)
     try:
         return await OrphanList(api, namespace).take_off(queue, erased)

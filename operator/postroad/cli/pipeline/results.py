@@ -113,9 +113,7 @@ def report(place: Path, request: LakeRequest) -> None:
 
     The files of an earlier report are replaced."""
     if find_spec("matplotlib") is None:
-        raise NotInstalled(
-            "matplotlib is missing", hint="install postroad with the extra `pipeline`"
-        )
+        raise NotInstalled.lacking("matplotlib")
     _make(place)
     found = asyncio.run(_report(request))
     from postroad.pipeline.results.charts import draw

@@ -178,7 +178,7 @@ async def open_spark(settings: Settings, master: str, *, brief: bool = False) ->
 def installed(settings: Settings) -> list[Path]:
     """Return the jars. Raises: NotInstalled without them, PySpark or Java."""
     if find_spec("pyspark") is None:
-        raise NotInstalled("PySpark is missing", hint="install postroad with the extra `pipeline`")
+        raise NotInstalled.lacking("pyspark")
     java_home(os.environ.get("JAVA_HOME"))
     return jars.jars_in(jars_folder(settings))
 

@@ -19,7 +19,7 @@ from postroad.bootstrap import open_queue
 from postroad.cli.options import AddressType
 from postroad.cli.processes.long_running import run
 from postroad.domain.smtp.next_hops import parse_host_port
-from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
+from postroad.errors import InvalidInput, InvalidSettings
 from postroad.settings import Settings, from_environment
 from postroad.telemetry.health import Readiness
 
@@ -79,11 +79,8 @@ def _is_loopback(host: str) -> bool:
 async def _serve(
     settings: Settings, urls: tuple[str, ...], host: str, port: int, attempt_log: Path | None
 ) -> None:
-    try:
-        from postroad.console.api.access import Console
-        from postroad.console.api.server import ConsoleServer, serve
-    except ImportError as error:
-        raise NotInstalled(hint="install postroad with the extra `console`") from error
+    from postroad.console.api.access import Console
+    from postroad.console.api.server import ConsoleServer, serve
     from postroad.console.queues import ConsoleQueue, ConsoleQueues, names_of
     from postroad.console.rights import SessionRights
 

@@ -15,7 +15,7 @@ from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.mail.return_paths import ReturnPaths
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks
-from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
+from postroad.errors import InvalidInput, InvalidSettings
 from postroad.intake.call_ahead import CallAhead, server_that_knows
 from postroad.intake.clients import CertifiedClients, Rules
 from postroad.intake.context import IntakeContext
@@ -172,18 +172,14 @@ class FileListeners:
         self._authenticator: Authenticator | None = None
 
     async def open(self) -> None:
-        """Find out how clients can log in. Raises: NotInstalled."""
+        """Find out how clients can log in."""
         users = self.file.current.settings.users
         if users is None:
             return
-        try:
-            from postroad.intake.logins.authenticator import Authenticator
-            from postroad.intake.logins.dovecot import DovecotClient
-            from postroad.intake.logins.tokens import Tokens
-        except ImportError as error:
-            raise NotInstalled(
-                f"logins need {error.name}", hint="install postroad with its extra `intake`"
-            ) from error
+        from postroad.intake.logins.authenticator import Authenticator
+        from postroad.intake.logins.dovecot import DovecotClient
+        from postroad.intake.logins.tokens import Tokens
+
         dovecot, offered = None, frozenset[str]()
         if users.dovecot is not None:
             dovecot = DovecotClient(self.file.file.parent / users.dovecot.socket)
@@ -245,7 +241,7 @@ class FileListeners:
         return OwnDomains({**document.recipients, **asked})
 
     def _returned(self, document: IntakeDocument, domains: OwnDomains) -> ReturnedMails | None:
-        """Return what takes reports that come back. Raises: NotInstalled, InvalidSettings."""
+        """Return what takes reports that come back. Raises: InvalidSettings."""
         bounces, paths = document.settings.bounces, document.return_paths
         addresses, suppression = self._suppression
         if bounces is None or paths is None:
@@ -255,12 +251,8 @@ class FileListeners:
                 "bounces.suppress puts addresses on the suppression list, which no worker looks at",
                 hint="add `suppression: {}` to the file of delivery, and name it (--delivery)",
             )
-        try:
-            from postroad.intake.returns.handling import ReturnedMails, ReturnRules
-        except ImportError as error:
-            raise NotInstalled(
-                f"bounces needs {error.name}", hint="install postroad with its extra `intake`"
-            ) from error
+        from postroad.intake.returns.handling import ReturnedMails, ReturnRules
+
         complaints = frozenset(bounces.complaints)
         rules = ReturnRules(paths, bounces.classes, bounces.by_complaints, complaints)
         return ReturnedMails(

@@ -9,7 +9,6 @@ import click
 from postroad.cli.processes.event_loop import MANY_KEPT, run_long
 from postroad.controller.cluster.operator_assignment import MAX_WATCHED
 from postroad.controller.run.workqueue import TASKS
-from postroad.errors import NotInstalled
 from postroad.telemetry import logs
 
 TOO_NEW = "a later release has run here, and this one does not know all of what it left:"
@@ -137,12 +136,7 @@ def operator(
 
     Needs no storage of its own: Cassandra has the configuration histories, and each resource's
     status what was found. Of several, one leads, and the others stand by."""
-    try:
-        from postroad.controller.run import controller, program
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("kopf", "kubernetes", "yaml"):
-            raise
-        raise NotInstalled(f"the operator cannot run without {error.name}") from error
+    from postroad.controller.run import controller, program
 
     logs.configure(log_level)
     if check:
