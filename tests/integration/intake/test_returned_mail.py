@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import smtplib
 from collections.abc import Sequence
 from pathlib import Path
@@ -192,3 +193,22 @@ async def test_what_is_missing_is_an_error_that_names_it(
         )
         assert await again.process.wait() == 1
         assert said in again.log.read_text()
+
+
+async def test_without_the_extra_the_process_names_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "lacking" / "flufl" / "bounce").mkdir(parents=True)
+    (tmp_path / "lacking" / "flufl" / "bounce" / "__init__.py").write_text(
+        "raise ModuleNotFoundError('no', name='flufl.bounce')"
+    )
+    async with a_queue("embedded", tmp_path) as url, Sink() as sink:
+        mta = Returning(tmp_path, url, sink.port)
+        await (await mta.start()).stop()
+        path = f"{tmp_path / 'lacking'}:{os.environ.get('PYTHONPATH', '')}"
+        again = await Program.start(
+            tmp_path,
+            *("mta", "--queue", url, "--intake", str(tmp_path / "intake.yaml")),
+            *("--delivery", str(tmp_path / "delivery.yaml")),
+            environment={"PYTHONPATH": path},
+        )
+        assert await again.process.wait() == 1
+        assert "bounces needs flufl.bounce" in again.log.read_text()

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroad.intake.returns.reading import MAX_READ, ReturnedMail, ReturnKind, read_returned
+from postroad.intake.returns.reading import (
+    MAX_NAMES,
+    MAX_READ,
+    ReturnedMail,
+    ReturnKind,
+    read_returned,
+)
 from support.returned_mails import CASES, case_of, mail_of
 
 
@@ -122,3 +128,20 @@ def test_what_stands_far_behind_is_not_looked_at() -> None:
 
     assert read_returned(large).kind is not ReturnKind.BOUNCE
     assert read_returned(report + b"x\r\n" * MAX_READ).kind is ReturnKind.BOUNCE
+
+
+def test_a_report_of_delays_about_others_is_no_bounce() -> None:
+    case = case_of("several recipients, ours is none of them")
+    late = mail_of(case | {"status": case["status"].replace("failed", "delayed")})
+
+    assert read_returned(late).about("user@example.net")[0].kind is ReturnKind.DELAY
+
+
+def test_few_addresses_of_a_report_are_compared() -> None:
+    many = ",".join(f"u{each}@example.net" for each in range(90))
+    enclosed = "".join(f"To: {many}\nCc: {many}\nDelivered-To: {many}\n" for _ in range(9))
+    report = mail_of(case_of("postfix, unknown user")).replace(b"To: members", enclosed.encode())
+
+    found = read_returned(report)
+
+    assert len(found.names) <= MAX_NAMES + 2

@@ -352,10 +352,11 @@ async def test_recipients_beside_the_report_get_the_mail() -> None:
 
 
 async def test_a_report_that_cannot_be_kept_is_taken_the_next_time() -> None:
-    intake = AnIntake()
+    intake, before = AnIntake(), counted("bounce", "no-mailbox")
     intake.spool.problem = BrokerUnavailable()
 
     assert await intake.send() == NOT_KEPT
+    assert counted("bounce", "no-mailbox") == before
     assert await AnIntake(addresses=BrokenList({}, ProcessSteps())).send() == NOT_KEPT
 
     intake.spool.problem = None

@@ -43,11 +43,16 @@ TAKEN = Reply(250, ("2.0.0 report taken",))
 NO_REPORT = Reply(550, ("5.7.1 this address takes reports about mail alone",))
 NOT_KEPT = Reply(451, ("4.3.0 the report cannot be kept now, come again",))
 
-_WISHES = frozenset(("abuse", "opt-out", "opt-out-list"))
-"""Types of complaints by which a recipient asks for no more mail. Source: RFC 5965 7.3."""
+_WISHES = frozenset(("abuse", "opt-out"))
+"""Types of complaints by which a recipient asks for no more mail. Source: RFC 5965 7.3; `opt-out`
+is of its drafts, and in use."""
 
 _WARNINGS = frozenset(("fraud", "virus", "other", ""))
 """Types that say nothing about more mail. All others are no complaints, as `not-spam`."""
+
+
+_Result = tuple[str, str]
+"""What a report is counted as, and its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class ReturnedMails:
         """Take a mail to addresses for reports. Return the reply, and those of the addresses that
         are mailboxes, too, and which it is to be queued for."""
         mail = await asyncio.to_thread(read_returned, octets)
-        kept, known = list[str](), dict[str, NamedReturn]()
+        kept, known, taken = list[str](), dict[str, NamedReturn](), list[_Result]()
         for each in recipients:
             named = self._named(each) or self._complained_about(mail)
             if named is not None:
@@ -119,15 +124,17 @@ class ReturnedMails:
             elif mail.kind is not ReturnKind.COMPLAINT:
                 return NO_REPORT, []
             else:
-                self._count("unmatched")
+                taken.append(("unmatched", ""))
         try:
-            for named in known.values():
-                await self._keep(mail, named)
+            taken += [await self._keep(mail, named) for named in known.values()]
             if known and self._events is not None:
                 await self._events.flush()
         except PostroadError as error:
             _log.warning("a report is not kept yet", queue=self._queue, error=error.explain())
             return NOT_KEPT, []
+        for result, reason in taken:
+            RETURNED.labels(*of_queue(self._queue), result, reason).inc()
+            _log.info("report taken", queue=self._queue, result=result, reason=reason or None)
         return TAKEN, kept
 
     def _complained_about(self, mail: ReturnedMail) -> NamedReturn | None:
@@ -136,38 +143,34 @@ class ReturnedMails:
         opened = (self._named(each) for each in mail.paths)
         return next((each for each in opened if each is not None), None)
 
-    async def _keep(self, mail: ReturnedMail, named: NamedReturn) -> None:
+    async def _keep(self, mail: ReturnedMail, named: NamedReturn) -> _Result:
+        """Do what follows from a report about one mail. Raises: as the list."""
         recipient = named.about(mail.names)
         if mail.kind is ReturnKind.COMPLAINT:
-            await self._complained(mail, named, recipient)
-            return
+            return await self._complained(mail, named, recipient)
         if recipient is None:
-            self._count("unmatched" if mail.recipients else mail.kind.value)
-            return
+            return "unmatched" if mail.recipients else mail.kind.value, ""
         reported, is_named = mail.about(recipient)
         if reported.kind is not ReturnKind.BOUNCE:
-            self._count(reported.kind.value)
-            return
+            return reported.kind.value, ""
         bounce, text = mail.bounce(reported, recipient)
         if is_named and _is_permanent(bounce, text) and bounce.reason in self._rules.suppressing:
             await self._suppress(named, recipient, bounce)
         self._note(EventKind.BOUNCED, mail, named, recipient, bounce, text)
-        self._count("bounce", bounce.reason.value)
+        return "bounce", bounce.reason.value
 
     async def _complained(
         self, mail: ReturnedMail, named: NamedReturn, recipient: str | None
-    ) -> None:
+    ) -> _Result:
         is_wish = mail.feedback in _WISHES
         if not is_wish and mail.feedback not in _WARNINGS:
-            self._count("other")
-            return
+            return "other", ""
         if recipient is None:
-            self._count("unmatched")
-            return
+            return "unmatched", ""
         if is_wish and self._rules.suppresses_complaints:
             await self._suppress(named, recipient, None)
         self._note(EventKind.COMPLAINED, mail, named, recipient)
-        self._count("complaint", mail.feedback if is_wish else "other")
+        return "complaint", mail.feedback if is_wish else "other"
 
     async def _suppress(self, named: NamedReturn, recipient: str, bounce: Bounce | None) -> None:
         """Put a recipient on the list, or count its bounce (None: a complaint). Raises: as the
@@ -212,10 +215,6 @@ class ReturnedMails:
                 mail.message_id,
             )
         )
-
-    def _count(self, result: str, reason: str = "") -> None:
-        RETURNED.labels(*of_queue(self._queue), result, reason).inc()
-        _log.info("report taken", queue=self._queue, result=result, reason=reason or None)
 
 
 def _is_permanent(bounce: Bounce, text: str) -> bool:

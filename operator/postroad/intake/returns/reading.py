@@ -17,6 +17,7 @@ from email.parser import BytesParser, HeaderParser
 from email.policy import Compat32
 from enum import StrEnum, auto
 from html import unescape
+from itertools import islice
 
 from flufl.bounce import all_failures
 
@@ -32,6 +33,9 @@ MAX_READ = MAX_SEARCHED
 MAX_NESTED, MAX_PARTS, MAX_FIELD = 20, 300, 2000
 """Boundaries, since each line is compared with all that are open; parts, those of a status among
 them; characters of a field."""
+
+MAX_RECIPIENTS, MAX_NAMES = 100, 200
+"""Recipients of a report, and addresses that are compared with a digest of the recipient."""
 
 MAX_LINES = 12
 """Lines of a text in which the reason is looked for, from the recipient's on."""
@@ -65,8 +69,9 @@ class ReturnedRecipient:
 
 @dataclass(frozen=True, slots=True)
 class ReturnedMail:
-    """A mail that came back. `paths`: reverse-paths of the mail that a complaint is about; `names`:
-    all who may be its recipient; `text`: what people read of a report."""
+    """A mail that came back. `kind`: a bounce, if one recipient's mail failed; `paths`:
+    reverse-paths of the mail that a complaint is about; `names`: all who may be its recipient;
+    `text`: what people read of a report."""
 
     kind: ReturnKind
     recipients: tuple[ReturnedRecipient, ...] = ()
@@ -84,8 +89,7 @@ class ReturnedMail:
                 return each, True
         if len(self.recipients) == 1:
             return self.recipients[0], not self.recipients[0].names
-        kind = ReturnKind.BOUNCE if self.recipients else self.kind
-        return ReturnedRecipient((), kind, ""), False
+        return ReturnedRecipient((), self.kind, ""), False
 
     def bounce(self, reported: ReturnedRecipient, recipient: str) -> tuple[Bounce, str]:
         """Return how a failure is counted, and its text as a reply; where its codes say nothing,
@@ -159,8 +163,8 @@ def _read(octets: bytes, message: Message) -> ReturnedMail:
     message_id = _MESSAGE_ID.search(octets, max(0, behind))
     found = ReturnedMail(
         ReturnKind.OTHER,
-        names=tuple(_names_of(enclosed)),
-        paths=tuple(_all(enclosed, "return-path")),
+        names=tuple(islice(_names_of(enclosed), MAX_NAMES)),
+        paths=tuple(_all(enclosed[:MAX_NESTED], "return-path")),
         text=_text_of(parts),
         message_id=message_id[1].decode() if message_id else None,
     )
@@ -211,7 +215,7 @@ def _complaint(found: ReturnedMail, part: Message) -> ReturnedMail:
         fields = HeaderParser(policy=_POLICY).parsestr(_decoded(part))
     return ReturnedMail(
         ReturnKind.COMPLAINT,
-        feedback=_value(fields, "feedback-type").lower()[:50],
+        feedback=_value(fields, "feedback-type").lower().removesuffix("-list"),
         paths=(*_all([fields], "original-mail-from"), *found.paths),
         names=(*_all([fields], "original-rcpt-to", "removal-recipient"), *found.names),
         message_id=found.message_id,
@@ -231,7 +235,7 @@ _ACTIONS = {
 def _report(found: ReturnedMail, status: Message) -> ReturnedMail:
     blocks = status.get_payload()
     recipients = []
-    for each in blocks if isinstance(blocks, list) else ():
+    for each in blocks[:MAX_RECIPIENTS] if isinstance(blocks, list) else ():
         if not isinstance(each, Message):
             continue
         kind = _ACTIONS.get(_value(each, "action")[:4].lower())
@@ -240,7 +244,8 @@ def _report(found: ReturnedMail, status: Message) -> ReturnedMail:
         names = _all([each], "original-recipient", "final-recipient", "x-actual-recipient")
         recipients.append(ReturnedRecipient(tuple(names), kind, _reply_of(each)))
     kinds = [each.kind for each in recipients] or [ReturnKind.OTHER]
-    return _of(found, kinds[0], *recipients)
+    kind = ReturnKind.BOUNCE if ReturnKind.BOUNCE in kinds else kinds[0]
+    return _of(found, kind, *recipients)
 
 
 _CODES = re.compile(r"([245]\d\d)?[ -]*#?([245]\.\d{1,3}\.\d{1,3})?(?!\d)[ :-]*")
@@ -263,7 +268,7 @@ def _of_other_form(found: ReturnedMail, message: Message) -> ReturnedMail:
     temporary, permanent = all_failures(message)
     for kind, addresses in ((ReturnKind.BOUNCE, permanent), (ReturnKind.DELAY, temporary)):
         if addresses:
-            names = sorted(each.decode("ascii", "replace") for each in addresses)
+            names = sorted(each.decode("ascii", "replace") for each in addresses)[:MAX_RECIPIENTS]
             return _of(found, kind, *(ReturnedRecipient((each,), kind, "") for each in names))
     submitted = _value(message, "auto-submitted").lower()
     answers = ("x-autoreply", "x-autorespond", "x-auto-response-suppress")
@@ -285,7 +290,7 @@ def _all(headers: list[Message], *names: str) -> list[str]:
     found = []
     for header in headers:
         for name in names:
-            for value in header.get_all(name, ())[:50]:
+            for value in header.get_all(name, ())[:3]:
                 text = str(value)[:MAX_FIELD].strip()
                 text = re.sub(r"^(?:rfc822|utf-8)\s*;\s*", "", text, flags=re.IGNORECASE)
                 found.append(text.strip("<>") if name not in _RECIPIENTS else text)
