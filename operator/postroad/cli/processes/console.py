@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     "POSTROAD_WORKER_ATTEMPT_LOG).",
 )
 def console(urls: tuple[str, ...], listen: str, attempt_log: Path | None) -> None:
-    """Serve queues over HTTP, until SIGTERM: for programs an API, described at
-    /api/v1/openapi.json.
+    """Serve queues over HTTP, until SIGTERM: a page, and for programs an API, described
+    at /api/v1/openapi.json.
 
     The first line that it prints is a link that is good once, for 15 minutes, and leads to a
     session; SIGHUP prints another one. Probes and metrics are at the same address."""

@@ -22,6 +22,8 @@ from postroad.console.api.access import Console
 from postroad.console.api.errors import add_handlers
 from postroad.console.api.guard import COOKIE, Buckets, RequestGuard, RequestRate
 from postroad.console.api.sessions import Sessions
+from postroad.console.page.refusals import PageRefusals
+from postroad.console.page.routes import add_page
 from postroad.problems import ProblemDocument
 from postroad.telemetry.health import Readiness
 
@@ -44,6 +46,7 @@ def console_app(console: Console, readiness: Readiness) -> FastAPI:
     for each in (queue_routes, mail_routes, operation_routes, site_routes, delivery_routes):
         api.include_router(each.router)
     app.include_router(api)
+    add_page(app)
     _add_probes(app, readiness)
     add_handlers(app)
     _describe(app)
@@ -59,7 +62,7 @@ def guarded(
 ) -> ASGIApp:
     """Return the application as it is served."""
     buckets = Buckets(rate or RequestRate(), console.clock.elapsed)
-    return RequestGuard(app, sessions, hosts, buckets, home=f"{BASE}/queues")
+    return PageRefusals(RequestGuard(app, sessions, hosts, buckets))
 
 
 def _add_probes(app: FastAPI, readiness: Readiness) -> None:

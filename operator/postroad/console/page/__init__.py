@@ -1,0 +1,1 @@
+"""Page of the console: documents rendered here, which work without scripts."""

@@ -1,0 +1,107 @@
+"""Pages about delivery: sites, the suppression list, the trace of a recipient."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from postroad.console.page.api_calls import Api, form_of
+from postroad.console.page.rendering import query, render
+from postroad.problems import Problem
+
+router = APIRouter(prefix="/queues/{namespace}/{name}", include_in_schema=False)
+
+
+async def _or_problem(asked: Any) -> tuple[Any, str | None]:
+    """Return the document, or what is to be done for there to be one."""
+    try:
+        return await asked, None
+    except Problem as refused:
+        if refused.status not in (404, 422):
+            raise
+        return None, refused.detail
+
+
+@router.get("/sites")
+async def show_sites(request: Request, namespace: str, name: str) -> Response:
+    """Show the sites that workers deliver to."""
+    api, at = Api(request), ("queues", namespace, name)
+    queue, (sites, problem) = await asyncio.gather(api.get(*at), _or_problem(api.get(*at, "sites")))
+    did = request.query_params.get("did")
+    return render("sites", queue=queue, tab="sites", sites=sites, problem_text=problem, did=did)
+
+
+@router.post("/sites")
+async def change_site(request: Request, namespace: str, name: str) -> Response:
+    """Suspend, resume or flush a site."""
+    given, at = dict(await form_of(request)), ("queues", namespace, name)
+    change, site = given.get("change", ""), given.get("site", "")
+    if change not in ("suspend", "resume", "flush") or not site:
+        raise Problem(422, "the form names no site, or no change")
+    body = {"duration": given.get("duration", ""), "reason": given.get("reason", "")}
+    answer = await Api(request).send(
+        "POST", *at, "sites", f"{site}:{change}", body=body if change == "suspend" else None
+    )
+    home = "/" + quote("/".join(at))
+    if change == "flush":
+        return RedirectResponse(f"{home}/operations/{answer['id']}", 303)
+    return RedirectResponse(f"{home}/sites{query(('did', change))}", 303)
+
+
+@router.get("/suppressions")
+async def show_suppressions(request: Request, namespace: str, name: str) -> Response:
+    """Show the addresses that are not mailed."""
+    api, at = Api(request), ("queues", namespace, name)
+    given = {each: request.query_params.get(each, "") for each in ("tenant", "cursor")}
+    queue, (found, problem) = await asyncio.gather(
+        api.get(*at), _or_problem(api.get(*at, "suppressions", query=given.items()))
+    )
+    return render(
+        "suppressions",
+        queue=queue,
+        tab="suppressions",
+        found=found,
+        problem_text=problem,
+        tenant=given["tenant"],
+        did=request.query_params.get("did"),
+    )
+
+
+@router.post("/suppressions")
+async def change_suppressions(request: Request, namespace: str, name: str) -> Response:
+    """Put an address on the list, or take it off."""
+    given, at = dict(await form_of(request)), ("queues", namespace, name)
+    address, tenant = given.get("address"), given.get("tenant", "")
+    if address is None:
+        raise Problem(422, "the form has no address")
+    is_off = given.get("change") == "remove"
+    names = ("reason", "lifetime")
+    body: dict[str, Any] = {each: given[each] for each in names if each in given}
+    await Api(request).send(
+        "DELETE" if is_off else "PUT",
+        *at,
+        "suppressions",
+        address,
+        query=[("tenant", tenant)],
+        body=None if is_off else body,
+    )
+    done = query(("tenant", tenant), ("did", "remove" if is_off else "add"))
+    return RedirectResponse(f"/{quote('/'.join(at))}/suppressions{done}", 303)
+
+
+@router.get("/trace")
+async def show_trace(request: Request, namespace: str, name: str) -> Response:
+    """Show the attempts of a recipient's mail."""
+    api, at = Api(request), ("queues", namespace, name)
+    given = {
+        each: request.query_params.get(each, "").strip()
+        for each in ("recipient", "domain", "site", "outcome", "within")
+    }
+    queue, found, problem = await api.get(*at), None, None
+    if any(given.values()):
+        found, problem = await _or_problem(api.get(*at, "trace", query=given.items()))
+    return render("trace", queue=queue, tab="trace", found=found, problem_text=problem, given=given)

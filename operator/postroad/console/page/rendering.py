@@ -1,0 +1,98 @@
+"""Documents from templates. What stands in mail is escaped, and characters that are not seen, or
+that change the direction of text, are shown by their numbers."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.responses import HTMLResponse
+
+from postroad.console.page.texts import TEXTS, refused_title
+
+HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+"""Categories of characters that are shown by their numbers."""
+
+MAX_SHOWN = 500
+"""Characters of a text from mail that are shown."""
+
+
+def shown(text: object) -> Markup:
+    """Return a text from mail as HTML, isolated from the text around it."""
+    given = str(text)
+    parts = [_shown_character(each) for each in given[:MAX_SHOWN]]
+    more = Markup("…") if len(given) > MAX_SHOWN else Markup("")
+    return Markup("<bdi>{}{}</bdi>").format(Markup("").join(parts), more)
+
+
+def _shown_character(character: str) -> Markup:
+    if unicodedata.category(character) not in HIDDEN:
+        return escape(character)
+    return Markup('<span class="hidden-character">U+{:04X}</span>').format(ord(character))
+
+
+def moment(text: object) -> Markup:
+    """Return an instant; a script adds the reader's own time."""
+    if text is None:
+        return Markup("–")
+    at = datetime.fromisoformat(str(text)).astimezone(UTC)
+    return Markup('<time datetime="{}">{} UTC</time>').format(
+        at.isoformat(timespec="seconds"), at.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def octets(number: int) -> str:
+    """Return a size for people."""
+    size, unit = float(number), "B"
+    for each in ("kB", "MB", "GB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, each
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
+
+
+def age(text: object) -> str:
+    """Return how long ago an instant is, in its largest unit."""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(str(text))).total_seconds()
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def query(*fields: tuple[str, Any]) -> str:
+    """Return a query of the fields that are given, with its question mark."""
+    given = [(name, value) for name, value in fields if value not in (None, "")]
+    return f"?{urlencode(given)}" if given else ""
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("postroad.console.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"shown": shown, "moment": moment, "octets": octets, "age": age}
+    made.filters |= {"number": lambda value: "–" if value is None else f"{value:,}"}
+    made.globals |= {"t": TEXTS, "query": query}
+    return made
+
+
+def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return a response. Its links send no referrer elsewhere; to the console itself they do,
+    because a browser's form sends `Origin: null` otherwise (Fetch 3.1)."""
+    text = _environment().get_template(f"{template}.html").render(**values)
+    return HTMLResponse(text, status, headers={"Referrer-Policy": "same-origin"})
+
+
+def refusal(status: int, detail: str) -> HTMLResponse:
+    """Return the page of a request that is refused."""
+    return render("refusal", status, title=refused_title(status), detail=detail)
