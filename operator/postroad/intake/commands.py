@@ -8,6 +8,8 @@ Source: RFC 5321 4.1; RFC 1870; RFC 3461 4; RFC 6152; RFC 6531 3; RFC 6533 3."""
 import base64
 import binascii
 import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -62,6 +64,8 @@ class MailFrom(NamedTuple):
     utf8: bool = False
     ret: str | None = None
     envid: str | None = None
+    hold: timedelta | datetime | None = None
+    """Time for which, or instant until which, the queue keeps the mail before an attempt."""
 
 
 class SaidClient(NamedTuple):
@@ -92,16 +96,22 @@ def split_command(line: bytes) -> tuple[str, str]:
         raise Refused(501, "5.5.4 the command is not UTF-8") from None
 
 
-def parse_mail(argument: str, *, offers_auth: bool = False) -> MailFrom:
-    """Parse the argument of MAIL. With `offers_auth`, AUTH= may stand in it, and has no effect: the
-    client says for whom it sends, and this server hands that to no other (RFC 4954 5). Raises:
-    Refused."""
+MAX_HOLD = timedelta(days=366)
+"""For which a client may have a mail held back."""
+
+_INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9:.]{8,15}([Zz]|[+-][0-9]{2}:[0-9]{2})")
+
+
+def parse_mail(argument: str, offered: tuple[str, ...] = ()) -> MailFrom:
+    """Parse the argument of MAIL. `offered`: keywords beside those that every client may use. AUTH=
+    has no effect: the client says for whom it sends, and this server hands that to no other (RFC
+    4954 5). Raises: Refused."""
     ordinary = _ORDINARY_FROM.fullmatch(argument)
     if ordinary is not None:
         return MailFrom(ordinary[1])
     path, parameters = _split_path("FROM", argument)
     known = ("SIZE", "BODY", "SMTPUTF8", "RET", "ENVID")
-    values = _parameters(parameters, (*known, "AUTH") if offers_auth else known)
+    values = _parameters(parameters, (*known, *offered))
     utf8 = "SMTPUTF8" in values
     if values.get("SMTPUTF8"):
         raise Refused(501, "5.5.4 SMTPUTF8 takes no value")
@@ -118,8 +128,32 @@ def parse_mail(argument: str, *, offers_auth: bool = False) -> MailFrom:
     if envid is not None and len(envid) > MAX_ENVID:
         raise Refused(501, f"5.5.4 ENVID has at most {MAX_ENVID} characters")
     return MailFrom(
-        sender, None if size is None else int(size), utf8, ret, envid and _decoded(envid)
+        sender,
+        None if size is None else int(size),
+        utf8,
+        ret,
+        envid and _decoded(envid),
+        _hold(values) if offered else None,
     )
+
+
+def _hold(values: Mapping[str, str]) -> timedelta | datetime | None:
+    """Return how long, or until when, a mail is held back. Source: RFC 4865 4."""
+    seconds, until = values.get("HOLDFOR"), values.get("HOLDUNTIL")
+    if seconds is not None and until is not None:
+        raise Refused(501, "5.5.4 give one of HOLDFOR and HOLDUNTIL")
+    if seconds is not None:
+        if not re.fullmatch("[1-9][0-9]{0,8}", seconds) or int(seconds) > MAX_HOLD.total_seconds():
+            raise Refused(501, f"5.5.4 HOLDFOR is 1 to {MAX_HOLD.total_seconds():.0f} seconds")
+        return timedelta(seconds=int(seconds))
+    if until is None:
+        return None
+    try:
+        if _INSTANT.fullmatch(until):
+            return datetime.fromisoformat(until.upper())
+    except ValueError:
+        pass
+    raise Refused(501, "5.5.4 HOLDUNTIL is an instant such as 2027-01-31T08:00:00Z")
 
 
 def parse_rcpt(argument: str, *, utf8: bool) -> RcptTo:

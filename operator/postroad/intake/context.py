@@ -159,7 +159,8 @@ class IntakeContext:
 
     def __post_init__(self) -> None:
         mechanisms = () if self.authenticator is None else self.authenticator.mechanisms
-        offer = replace(self.offer, tls=self.tls is not None, mechanisms=mechanisms)
+        now = self.clock.now if mechanisms else None
+        offer = replace(self.offer, tls=self.tls is not None, mechanisms=mechanisms, now=now)
         object.__setattr__(self, "offer", offer)
 
     async def log_in(

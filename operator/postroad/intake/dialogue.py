@@ -15,7 +15,6 @@ from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
 from postroad.intake.commands import (
     HELLO,
-    XCLIENT,
     MailFrom,
     RcptTo,
     Refused,
@@ -26,6 +25,7 @@ from postroad.intake.commands import (
     parse_xclient,
     split_command,
 )
+from postroad.intake.reply_texts import Offer as Offer
 
 MAX_ERRORS = 20
 """Refused commands since the last accepted mail, after which the session ends, because the client
@@ -59,54 +59,6 @@ _NO_SMTP = re.compile(
 _LAST_OF_GROUP = frozenset(("EHLO", "HELO", "DATA"))
 """Commands after which a client waits for the reply before it sends more, unless its network is
 exempt. Source: RFC 2920 3.1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """This intake's name, limits and extensions, with the replies that announce them."""
-
-    hostname: str
-    max_size_bytes: int
-    max_recipients: int = 1000
-    """Per mail; RFC 5321 4.5.3.1.8 requires at least 100."""
-
-    tls: bool = False
-    dsn: bool = False
-    """True if the queue's workers make reports. Else a client that hands NOTIFY over would stop
-    reporting failures itself, and none would be reported. Source: RFC 3461 5.2."""
-
-    mechanisms: tuple[str, ...] = ()
-    """SASL mechanisms, offered under TLS alone. Source: RFC 4954."""
-
-    xclient: bool = False
-    """True of sessions with proxies that describe their clients."""
-
-    greeting: Reply = field(init=False, repr=False, compare=False)
-    helo: Reply = field(init=False, repr=False, compare=False)
-    ehlo: Reply = field(init=False, repr=False, compare=False)
-    ehlo_secured: Reply = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        login = ("LOGIN",) if self.mechanisms else ()
-        extensions = (
-            self.hostname,
-            "PIPELINING",
-            f"SIZE {self.max_size_bytes}",
-            "8BITMIME",
-            "SMTPUTF8",
-            "ENHANCEDSTATUSCODES",
-            "CHUNKING",
-            f"LIMITS RCPTMAX={self.max_recipients}",
-            *(("DSN",) if self.dsn else ()),
-            *((f"XCLIENT {' '.join((*XCLIENT, *login))}",) if self.xclient else ()),
-        )
-        auth = (f"AUTH {' '.join(self.mechanisms)}",) if self.mechanisms else ()
-        secured = Reply(250, (*extensions, *auth))
-        in_clear = Reply(250, (*extensions, *(("STARTTLS",) if self.tls else ())))
-        object.__setattr__(self, "greeting", Reply(220, (f"{self.hostname} ESMTP",)))
-        object.__setattr__(self, "helo", Reply(250, (self.hostname,)))
-        object.__setattr__(self, "ehlo", in_clear)
-        object.__setattr__(self, "ehlo_secured", secured)
 
 
 class NextStep(Enum):
@@ -337,7 +289,9 @@ class Dialogue:
         self.client_name, self.is_extended = argument, verb == "EHLO"
         if verb == "HELO":
             return self.offer.helo
-        return self.offer.ehlo_secured if self.is_secured else self.offer.ehlo
+        if not self.is_secured:
+            return self.offer.ehlo
+        return self.offer.ehlo_secured if self.offer.now is None else self.offer.ehlo_of_users()
 
     def _mail(self, argument: str) -> Reply:
         if self.client_name is None:
@@ -346,7 +300,10 @@ class Dialogue:
             return _NEEDLESS
         if self.rights.must_log_in:
             return _LOG_IN_FIRST
-        mail_from = parse_mail(argument, offers_auth=bool(self.offer.mechanisms))
+        offer = self.offer
+        mail_from = parse_mail(argument, offer.secured_words if self.is_secured else offer.words)
+        if mail_from.hold is not None and offer.is_too_late(mail_from.hold):
+            raise Refused(501, "5.5.4 HOLDUNTIL is later than offered")
         if mail_from.size_bytes is not None and mail_from.size_bytes > self.max_size_bytes:
             raise Refused(552, "5.3.4 the mail is larger than accepted")
         if (submission := self.rights.submission) is not None:

@@ -32,6 +32,7 @@ from postroad.intake.dialogue import (
 from postroad.intake.logins import results
 from postroad.intake.logins.results import LoginClient, LoginFailed
 from postroad.intake.reception import OfferedMail, Reception
+from postroad.ports.mail_queue import NO_DELAY
 from postroad.smtp.server import AGAIN, DONE, WAIT, RoundResult, ServingWire
 from postroad.smtp.wire import (
     ConnectionLost,
@@ -210,6 +211,9 @@ class IntakeSession:
         offered = OfferedMail(
             mail_from.sender, recipients, dialogue.transaction.dsn, cipher=self._wire.cipher
         )
+        if (hold := mail_from.hold) is not None:
+            until = hold if isinstance(hold, timedelta) else hold - self._context.clock.now()
+            offered = offered._replace(delay=max(until, NO_DELAY))
         self._incoming = Reception(self._context, offered, origin, dialogue.rights)
         self._deadlines.begin_mail(self._wire.now())
 

@@ -7,6 +7,7 @@ import base64
 import re
 import smtplib
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +279,52 @@ async def test_a_session_whose_client_leaves_while_its_login_waits_ends(
         await in_thread(work)
         while REGISTRY.get_sample_value("postroad_intake_sessions") != 0:
             await asyncio.sleep(0.01)
+
+
+def instant(**later: int) -> str:
+    return (datetime.now(UTC) + timedelta(**later)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.mark.parametrize(
+    ("parameter", "least", "most"),
+    [
+        ("HOLDFOR=3600", 3600, 3600),
+        (f"HOLDFOR={366 * 86400}", 366 * 86400, 366 * 86400),
+        ("HOLDFOR=0", None, None),
+        (f"HOLDFOR={366 * 86400 + 1}", None, None),
+        (f"HOLDUNTIL={instant(hours=2)}", 6900, 7200),
+        (f"HOLDUNTIL={instant(hours=-2)}", 0, 0),
+        (f"HOLDUNTIL={instant(days=367)}", None, None),
+        ("HOLDUNTIL=2027-02-31T00:00:00Z", None, None),
+        ("HOLDUNTIL=2027-01-31T00:00:00", None, None),
+        ("HOLDUNTIL=tomorrow", None, None),
+        (f"HOLDFOR=60 HOLDUNTIL={instant(hours=2)}", None, None),
+    ],
+)
+async def test_a_user_has_a_mail_held_back(
+    tmp_path: Path, parameter: str, least: int | None, most: int | None
+) -> None:
+    """Source: RFC 4865."""
+    async with an_intake_by_file(tmp_path, SUBMISSION) as running:
+
+        def work() -> int:
+            with running.client() as client:
+                client.ehlo()
+                longest, latest = client.esmtp_features["futurerelease"].split()
+                assert int(longest) == 366 * 86400
+                assert datetime.fromisoformat(latest) > datetime.now(UTC) + timedelta(days=365)
+                plain(client, ALICE, PASSWORD)
+                code = client.mail("a@example.org", [parameter])[0]
+                if code == 250:
+                    client.rcpt("b@dest.example")
+                    client.data(MAIL)
+                return code
+
+        code = await in_thread(work)
+
+    if least is None or most is None:
+        assert (code, running.queue.mails) == (501, [])
+        return
+    (delay,) = running.queue.delays
+    assert code == 250
+    assert least <= delay.total_seconds() <= most
