@@ -43,6 +43,7 @@ HELLO = re.compile(r"[A-Za-z0-9._:\-\[\]]{1,255}")
 would make the trace field of a 7-bit mail 8-bit."""
 
 _ROUTE = re.compile(r"@[^:]*:")
+_WITHOUT_VALUE = ("SMTPUTF8", "REQUIRETLS")
 _PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^\s=\x00-\x20\x7f]+))?")
 MAX_ENVID, MAX_ORCPT = 100, 500
 """Characters of xtext; the next hop may refuse a longer one for good. Source: RFC 3461 4.4, 4.2."""
@@ -66,6 +67,9 @@ class MailFrom(NamedTuple):
     envid: str | None = None
     hold: timedelta | datetime | None = None
     """Time for which, or instant until which, the queue keeps the mail before an attempt."""
+
+    requires_tls: bool = False
+    """True if the mail goes over verified TLS alone."""
 
 
 class SaidClient(NamedTuple):
@@ -113,8 +117,6 @@ def parse_mail(argument: str, offered: tuple[str, ...] = ()) -> MailFrom:
     known = ("SIZE", "BODY", "SMTPUTF8", "RET", "ENVID")
     values = _parameters(parameters, (*known, *offered))
     utf8 = "SMTPUTF8" in values
-    if values.get("SMTPUTF8"):
-        raise Refused(501, "5.5.4 SMTPUTF8 takes no value")
     if values.get("BODY", "7BIT").upper() not in ("7BIT", "8BITMIME"):
         raise Refused(501, "5.5.4 BODY is 7BIT or 8BITMIME")
     size = values.get("SIZE")
@@ -134,6 +136,7 @@ def parse_mail(argument: str, offered: tuple[str, ...] = ()) -> MailFrom:
         ret,
         envid and _decoded(envid),
         _hold(values) if offered else None,
+        "REQUIRETLS" in values,
     )
 
 
@@ -239,8 +242,8 @@ def _parameters(text: str, known: tuple[str, ...]) -> dict[str, str]:
         keyword = found[1].upper()
         if keyword not in known:
             raise Refused(555, "5.5.4 parameter not recognised")
-        if keyword in values or (found[2] is None and keyword != "SMTPUTF8"):
-            raise Refused(501, "5.5.4 parameter given twice or without a value")
+        if keyword in values or (found[2] is None) != (keyword in _WITHOUT_VALUE):
+            raise Refused(501, "5.5.4 parameter given twice, or without its value")
         values[keyword] = found[2] or ""
     return values
 

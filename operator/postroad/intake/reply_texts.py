@@ -90,7 +90,7 @@ class Offer:
             *((f"XCLIENT {' '.join((*XCLIENT, *login))}",) if self.xclient else ()),
         )
         auth = (f"AUTH {' '.join(self.mechanisms)}",) if self.mechanisms else ()
-        secured = Reply(250, (*extensions, *auth))
+        secured = Reply(250, (*extensions, "REQUIRETLS", *auth))
         in_clear = Reply(250, (*extensions, *(("STARTTLS",) if self.tls else ())))
         object.__setattr__(self, "greeting", Reply(220, (f"{self.hostname} ESMTP",)))
         object.__setattr__(self, "helo", Reply(250, (self.hostname,)))
@@ -99,7 +99,7 @@ class Offer:
         words = ("AUTH",) if self.mechanisms else ()
         held = () if self.now is None else ("HOLDFOR", "HOLDUNTIL")
         object.__setattr__(self, "words", words)
-        object.__setattr__(self, "secured_words", (*words, *held))
+        object.__setattr__(self, "secured_words", (*words, *held, "REQUIRETLS"))
 
     def is_too_late(self, hold: timedelta | datetime) -> bool:
         """Return whether a client may not have a mail held back for so long."""

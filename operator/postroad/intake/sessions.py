@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from postroad.domain.mail.mail import Origin
+from postroad.domain.mail.mail import REQUIRE_TLS, Origin
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
@@ -214,6 +214,8 @@ class IntakeSession:
         if (hold := mail_from.hold) is not None:
             until = hold if isinstance(hold, timedelta) else hold - self._context.clock.now()
             offered = offered._replace(delay=max(until, NO_DELAY))
+        if mail_from.requires_tls:
+            offered = offered._replace(attributes={REQUIRE_TLS: "yes"})
         self._incoming = Reception(self._context, offered, origin, dialogue.rights)
         self._deadlines.begin_mail(self._wire.now())
 

@@ -67,6 +67,10 @@ which a filter changes."""
 QUARANTINE = "postroad.quarantine"
 """The attribute with which a mail is held from its acceptance on: the reason."""
 
+REQUIRE_TLS = "postroad.requiretls"
+"""The attribute of a mail that goes over verified TLS alone, to servers that see to that, too; its
+value is `yes`. Source: RFC 8689."""
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PLAIN = frozenset((str, type(None)))
 _NULL_SENDER = "the null reverse-path `<>` is sender=None"

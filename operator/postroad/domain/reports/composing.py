@@ -18,7 +18,7 @@ from textwrap import wrap
 from typing import NamedTuple
 from uuid import UUID
 
-from postroad.domain.mail.mail import TENANT, Envelope, Mail
+from postroad.domain.mail.mail import REQUIRE_TLS, TENANT, Envelope, Mail
 from postroad.domain.mail.seven_bits import (
     ascii_address,
     encode_address,
@@ -248,8 +248,9 @@ def report_mail(
         f"Content-Transfer-Encoding: {_identity(body)}\r\n"
         "\r\n"
     )
-    if mail.envelope.tenant is not None:
-        attributes[TENANT] = mail.envelope.tenant
+    # The report has the sender's header and addresses (RFC 8689 5).
+    kept = (name for name in (TENANT, REQUIRE_TLS) if name in mail.envelope.attributes)
+    attributes |= {name: mail.envelope.attributes[name] for name in kept}
     return Mail(None, (address,), header.encode() + body, attributes=attributes)
 
 

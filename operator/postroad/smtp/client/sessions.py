@@ -54,6 +54,10 @@ class ClientSession:
         self._hello = hello
         self.next_hop = terms.next_hop
         self._timeouts = terms.timeouts
+        facts = _facts_of(self.wire, self.next_hop)
+        # Its offer holds over TLS alone whose certificate was verified (RFC 8689 4.2.1).
+        if not facts.verified and "REQUIRETLS" in extensions:
+            extensions = {name: its for name, its in extensions.items() if name != "REQUIRETLS"}
         self._extensions = extensions
         is_lmtp = self.next_hop.protocol is Protocol.LMTP
         self.is_pipelined = "PIPELINING" in extensions
@@ -62,7 +66,7 @@ class ClientSession:
             self.next_hop.host,
             "DSN" in extensions,
             is_lmtp,
-            connection=_facts_of(self.wire, self.next_hop),
+            connection=facts,
         )
         may_chunk = self.next_hop.chunking and not is_lmtp
         self._may_chunk = may_chunk and "CHUNKING" in extensions and self.is_pipelined
@@ -135,6 +139,8 @@ class ClientSession:
         for recipients that cannot have the mail by this next hop. Until the transaction is settled,
         the session is broken."""
         needs = Needs.of(envelope, content)
+        if needs.requires_tls and self.next_hop.socket is not None:  # it stays on this machine
+            needs = needs._replace(requires_tls=False)
         if refused := refusals(envelope, needs, self._extensions):
             return refused
         self.transactions += 1

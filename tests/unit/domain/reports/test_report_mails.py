@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from postroad.domain.mail.mail import (
+    REQUIRE_TLS,
     TENANT,
     DsnOptions,
     Envelope,
@@ -96,6 +97,21 @@ def composed(
     octets = content if is_whole else content.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
     moment = NOON + timedelta(hours=1)
     return report_mail(mail, reported, Returned(octets, is_whole), REPORTER, rules, moment)
+
+
+def test_the_report_of_a_mail_that_requires_tls_requires_it_too() -> None:
+    """Source: RFC 8689 5."""
+    failed = ReportedRecipient(B, Action.FAILED, Outcome.failed("550 5.7.30 no"))
+    envelope = Envelope(A, (B,), attributes={REQUIRE_TLS: "yes", "own": "x"})
+    returned = Returned(CONTENT, is_whole=True)
+
+    report = report_mail(
+        the_mail(envelope), (failed,), returned, REPORTER, DEFAULT_RULES, NOON + timedelta(hours=1)
+    )
+
+    assert report.attributes[REQUIRE_TLS] == "yes"
+    assert "own" not in report.attributes
+    assert REQUIRE_TLS not in composed(failed).attributes
 
 
 def parsed(mail: Mail, *, of_ascii: bool = False) -> EmailMessage:

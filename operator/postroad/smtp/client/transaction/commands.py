@@ -1,7 +1,8 @@
 """Builds the commands of one transaction, or refuses a mail that needs a missing extension.
 
 Pure: an envelope and the next hop's extensions in, octets or a refusal out.
-Source: RFC 5321 4.1.1; RFC 1870 (SIZE); RFC 6152 (8BITMIME); RFC 6531 (SMTPUTF8); RFC 3461 (DSN).
+Source: RFC 5321 4.1.1; RFC 1870 (SIZE); RFC 6152 (8BITMIME); RFC 6531 (SMTPUTF8); RFC 3461 (DSN);
+RFC 8689 (REQUIRETLS).
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from postroad.domain.mail.mail import Envelope, Outcome
+from postroad.domain.mail.mail import REQUIRE_TLS, Envelope, Outcome
 from postroad.domain.mail.seven_bits import ascii_address, encode_xtext
 from postroad.smtp.client.transaction.content import OpenContent
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
+_NO_REQUIRETLS = Outcome.failed(
+    "550 5.7.30 the next hop does not offer REQUIRETLS over TLS that verifies"
+)
 _NO_SMTPUTF8 = Outcome.failed("550 5.6.7 the next hop does not offer SMTPUTF8")
 
 Extensions = Mapping[str, str]
@@ -42,6 +46,10 @@ class Needs(NamedTuple):
     has_nul: bool = False
     """True if the content holds a NUL, which no text of mail may. Source: RFC 5322 3.5."""
 
+    requires_tls: bool = False
+    """True if it goes over verified TLS alone, to a next hop that sees to that. Source: RFC
+    8689."""
+
     @classmethod
     def of(cls, envelope: Envelope, content: OpenContent) -> Needs:
         """Return the needs. A client declares SMTPUTF8 also for mail that is all ASCII; only an
@@ -56,6 +64,7 @@ class Needs(NamedTuple):
             _is_utf8_only(envelope.sender or "") or (by_utf8 and content.has_8bit_header),
             by_utf8,
             content.shape is not None and content.shape.has_nul,
+            REQUIRE_TLS in envelope.attributes,
         )
 
 
@@ -131,6 +140,8 @@ def _refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
         )
     if needs.has_nul:  # a server that drops it behind CRLF may find the end of the mail, too early
         return Outcome.failed("554 5.6.0 the mail holds a NUL octet, which mail must not hold")
+    if needs.requires_tls and "REQUIRETLS" not in extensions:
+        return _NO_REQUIRETLS
     limit = most_octets(extensions)
     if limit is not None and limit < needs.size_bytes:
         return Outcome.failed(f"552 5.3.4 the next hop takes at most {limit} octets")
@@ -146,6 +157,8 @@ def mail_command(envelope: Envelope, needs: Needs, extensions: Extensions) -> by
         words.append("BODY=8BITMIME")
     if "SMTPUTF8" in extensions and (needs.came_by_utf8 or not _is_ascii(envelope)):
         words.append("SMTPUTF8")
+    if needs.requires_tls:
+        words.append("REQUIRETLS")
     if "DSN" in extensions and envelope.dsn is not None:
         if envelope.dsn.ret:
             words.append(f"RET={envelope.dsn.ret}")
