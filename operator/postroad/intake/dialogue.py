@@ -10,7 +10,9 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from postroad.domain.mail.mail import DsnOptions, RecipientDsn
+from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.smtp.replies import Reply
+from postroad.errors import InvalidInput
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
 from postroad.intake.commands import (
@@ -44,7 +46,7 @@ may have: the replies show the client which to send in the next mail. Postfix ha
 (smtpd_recipient_overshoot_limit). Where the mail may have more, the limit is the number of its
 recipients and MAX_IDLE_COMMANDS."""
 
-_IDLE = frozenset(("NOOP", "RSET", "VRFY", "HELP", "EHLO", "HELO"))
+_IDLE = frozenset(("NOOP", "RSET", "VRFY", "HELP", "EHLO", "HELO", "ETRN"))
 
 _CHUNK = re.compile(r"([0-9]{1,12})(?:[ ]+(LAST))?", re.IGNORECASE)
 MAX_CHUNK = 1 << 30
@@ -132,6 +134,7 @@ TOO_MANY_ERRORS = Reply(421, ("4.7.0 too many errors",))
 TOO_IDLE = Reply(421, ("4.7.0 too many commands without a mail",))
 _TOO_MANY_RECIPIENTS = Reply(452, ("4.5.3 too many recipients",))
 _NO_RECIPIENTS = Reply(554, ("5.5.1 no valid recipients",))
+_NOT_FOR_YOU = Reply(459, ("4.7.1 the mail of this domain is not sent for your address",))
 _NEEDLESS = Reply(503, ("5.5.1 bad sequence of commands",))
 
 
@@ -278,8 +281,13 @@ class Dialogue:
                 return self._start_tls(argument)
             case "AUTH" if self.offer.mechanisms:
                 return self._auth(argument)
-            case "XCLIENT" if self.offer.xclient:
-                return self._xclient(argument)
+        return self._do_rarely(verb, argument)
+
+    def _do_rarely(self, verb: str, argument: str) -> ReplyAndStep:
+        if verb == "ETRN" and self.offer.flush is not None:
+            return self._etrn(argument, self.offer.flush), NEXT_COMMAND
+        if verb == "XCLIENT" and self.offer.xclient:
+            return self._xclient(argument)
         raise Refused(502, "5.5.1 command not implemented")
 
     def _hello(self, verb: str, argument: str) -> Reply:
@@ -416,6 +424,17 @@ class Dialogue:
             raise Refused(504, "5.5.4 this mechanism is not offered")
         self.login = LoginRequest(mechanism.upper(), decode_initial(initial))
         return _GO_ON, LOG_IN
+
+    def _etrn(self, argument: str, flush: Callable[[str], Reply]) -> Reply:
+        """Begin to send what waits for a domain. Source: RFC 1985 5."""
+        if self.client_name is None or self._mail_from is not None:
+            return _NEEDLESS
+        if not self.rights.may_relay:
+            return _NOT_FOR_YOU
+        try:
+            return flush(ascii_domain(argument))
+        except InvalidInput:
+            raise Refused(501, "5.5.4 syntax: ETRN domain") from None
 
     def _xclient(self, argument: str) -> ReplyAndStep:
         if self._mail_from is not None:

@@ -62,6 +62,10 @@ class Offer:
     """The time, of a listener whose clients log in: they may have mail held back. Source: RFC
     4865."""
 
+    flush: Callable[[str], Reply] | None = field(default=None, repr=False, compare=False)
+    """Begins to send the mail that waits for a domain, and returns the reply; None: ETRN is not
+    offered. Source: RFC 1985."""
+
     xclient: bool = False
     """True of sessions with proxies that describe their clients."""
 
@@ -87,6 +91,7 @@ class Offer:
             "CHUNKING",
             f"LIMITS RCPTMAX={self.max_recipients}",
             *(("DSN",) if self.dsn else ()),
+            *(("ETRN",) if self.flush is not None else ()),
             *((f"XCLIENT {' '.join((*XCLIENT, *login))}",) if self.xclient else ()),
         )
         auth = (f"AUTH {' '.join(self.mechanisms)}",) if self.mechanisms else ()

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from postroad.bootstrap.followed_file import FollowedFile
 from postroad.bootstrap.return_paths import read_return_paths
@@ -21,7 +21,7 @@ from postroad.intake.clients import CertifiedClients, Rules
 from postroad.intake.context import IntakeContext
 from postroad.intake.filters.opening import FilterDocument, OpenFilters
 from postroad.intake.logins.results import KnownUsers, UsersUnavailable
-from postroad.intake.own_domains import OwnDomains
+from postroad.intake.own_domains import DomainFlushes, OwnDomains
 from postroad.intake.submission import Permissions, UserRates
 from postroad.intake_settings.intake_file import IntakeFile, OwnDomain, read_intake
 from postroad.intake_settings.listeners import (
@@ -42,6 +42,7 @@ from postroad.tls import ClientAuthorities
 if TYPE_CHECKING:
     from postroad.intake.logins.authenticator import Authenticator
     from postroad.intake.returns.handling import ReturnedMails
+    from postroad.ports.mail_queue import MailQueue
 
 _log = logger("intake")
 
@@ -167,6 +168,8 @@ class FileListeners:
         self.file, self._base, self._ca_file = file, base, ca_file
         self._suppression = suppression
         self._rates = UserRates()
+        queue = cast("MailQueue", base.queue)  # with an outbox, no client asks for a flush
+        self._flushes = DomainFlushes(queue, asyncio.get_running_loop().time)
         self._filters = OpenFilters(base.queue.name, ca_file, base.clock.now)
         self._asked: dict[OwnDomain, CallAhead] = {}
         self._authenticator: Authenticator | None = None
@@ -292,7 +295,8 @@ class FileListeners:
             recipients=(returned or domains) if is_mx else None,
         )
         hostname = document.settings.hostname
-        offer = self._base.offer
+        is_asked = listener.role is not ListenerRole.MX and document.settings.outbox is None
+        offer = replace(self._base.offer, flush=self._flushes.begin if is_asked else None)
         return replace(
             self._base,
             offer=offer if hostname is None else replace(offer, hostname=hostname),
