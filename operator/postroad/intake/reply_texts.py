@@ -59,8 +59,8 @@ class Offer:
     """SASL mechanisms, offered under TLS alone. Source: RFC 4954."""
 
     now: Callable[[], datetime] | None = field(default=None, repr=False, compare=False)
-    """The time, of a listener whose clients log in: they may have mail held back. Source: RFC
-    4865."""
+    """The time, of a listener whose clients log in: they may have mail held back.
+    Source: RFC 4865."""
 
     flush: Callable[[str], Reply] | None = field(default=None, repr=False, compare=False)
     """Begins to send the mail that waits for a domain, and returns the reply; None: ETRN is not

@@ -47,8 +47,8 @@ class Needs(NamedTuple):
     """True if the content holds a NUL, which no text of mail may. Source: RFC 5322 3.5."""
 
     requires_tls: bool = False
-    """True if it goes over verified TLS alone, to a next hop that sees to that. Source: RFC
-    8689."""
+    """True if it goes over verified TLS alone, to a next hop that sees to that.
+    Source: RFC 8689."""
 
     @classmethod
     def of(cls, envelope: Envelope, content: OpenContent) -> Needs:
