@@ -17,6 +17,7 @@ from postroad.domain.mail.mail import NOTIFY, RecipientDsn, check_mailbox
 from postroad.domain.mail.seven_bits import decode_xtext
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidInput, InvalidMail
+from postroad.intake.reply_texts import MAX_HOLD, XCLIENT
 
 MAX_LINE = 4096
 """Octets of a command without its CRLF. RFC 5321 4.5.3.1.4 allows 512, and every extension adds to
@@ -100,9 +101,6 @@ def split_command(line: bytes) -> tuple[str, str]:
         raise Refused(501, "5.5.4 the command is not UTF-8") from None
 
 
-MAX_HOLD = timedelta(days=366)
-"""For which a client may have a mail held back."""
-
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9:.]{8,15}([Zz]|[+-][0-9]{2}:[0-9]{2})")
 
 
@@ -177,9 +175,6 @@ def parse_rcpt(argument: str, *, utf8: bool) -> RcptTo:
         raise Refused(501, "5.5.4 NOTIFY is NEVER, or a list of SUCCESS, FAILURE, DELAY")
     return RcptTo(recipient, RecipientDsn(notify, _original_recipient(values.get("ORCPT"))))
 
-
-XCLIENT = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "DESTADDR", "DESTPORT")
-"""Attributes of every proxy; NAME, PORT and where the client has connected to have no effect."""
 
 _UNKNOWN = ("[UNAVAILABLE]", "[TEMPUNAVAIL]")
 

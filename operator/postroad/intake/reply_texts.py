@@ -13,7 +13,6 @@ from postroad.domain.error_codes import FULL as FULL
 from postroad.domain.error_codes import TOO_LARGE as TOO_LARGE
 from postroad.domain.error_codes import codes_of
 from postroad.domain.smtp.replies import Reply
-from postroad.intake.commands import MAX_HOLD, XCLIENT
 
 BARE_LINE_ENDS = Reply(554, ("5.6.0 the mail holds a bare CR or LF",))
 NUL_OCTETS = Reply(554, ("5.6.0 the mail holds a NUL octet",))
@@ -39,6 +38,13 @@ def accepted(enqueue_id: UUID | str) -> Reply:
 
 def reply_for(error: Exception) -> Reply:
     return codes_of(error).reply
+
+
+MAX_HOLD = timedelta(days=366)
+"""For which a client may have a mail held back."""
+
+XCLIENT = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "DESTADDR", "DESTPORT")
+"""Attributes of every proxy; NAME, PORT and where the client has connected to have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
