@@ -34,7 +34,7 @@ from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, Responder
 from postroad.errors import EntryEnded, EntryLost, InvalidInput, QueueClosed
 from postroad.ports.clock import Clock
-from postroad.ports.mail_queue import HANDLER_TIMEOUT, NO_DELAY, Item, MailHandler
+from postroad.ports.mail_queue import HANDLER_TIMEOUT, NO_DELAY, Item, MailHandler, check_prefetch
 from postroad.telemetry.logs import logger
 from postroad.threaded_calls import ThreadedCalls
 
@@ -192,6 +192,7 @@ class ComposedOperations(Protocol):
         concurrency: int = 200,
     ) -> list[UUID]:
         """See the port."""
+        check_prefetch(concurrency)
         left = enumerate(mails)
         queued: dict[int, UUID] = {}
         errors: list[Exception] = []
@@ -229,7 +230,8 @@ class ComposedOperations(Protocol):
             raise InvalidInput(f"a handler is a function, not {type(handler).__name__}")
         function = HandlerFunction(_name_of(handler), handler, timeout, MAX_HANDED)
         consumption = _Consumption(self, function, retry or RetryPlan(), concurrency)
-        items = self.dequeue(concurrency)  # checks the number
+        check_prefetch(concurrency)
+        items = self.dequeue(concurrency)
         taking = asyncio.create_task(consumption.take(items), name="a consumer")
         is_ending = False
 
@@ -243,7 +245,8 @@ class ComposedOperations(Protocol):
                 try:
                     await taking
                 except asyncio.CancelledError:
-                    if not is_ending:
+                    mine = asyncio.current_task()
+                    if not is_ending or (mine is not None and mine.cancelling()):
                         raise
         finally:
             taking.cancel()

@@ -54,9 +54,10 @@ class _LoopThread:
     def run(self, operation: Callable[[], Awaitable[T]], timeout: timedelta | None = None) -> T:
         """Run an operation to its end. Where the caller is interrupted, it is cancelled, and may
         still put things in order."""
-        ended = threading.Event()
+        begun, ended = threading.Event(), threading.Event()
 
         async def running() -> T:
+            begun.set()
             try:
                 return await operation()
             finally:
@@ -67,7 +68,8 @@ class _LoopThread:
             return future.result(None if timeout is None else timeout.total_seconds())
         except KeyboardInterrupt:
             future.cancel()
-            ended.wait()
+            if begun.is_set():  # else its cancellation runs nothing of it
+                ended.wait()
             raise
 
     def _started(self) -> asyncio.AbstractEventLoop:

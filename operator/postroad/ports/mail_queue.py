@@ -128,7 +128,7 @@ basic.qos)."""
 def check_prefetch(prefetch: int) -> None:
     """Raise InvalidInput for what no consumer can have."""
     if type(prefetch) is not int or not 1 <= prefetch <= MAX_PREFETCH:
-        raise InvalidInput(f"a prefetch is 1 to {MAX_PREFETCH} items, not {prefetch}")
+        raise InvalidInput(f"a prefetch or concurrency is 1 to {MAX_PREFETCH}, not {prefetch}")
 
 
 def check_delay(delay: timedelta) -> None:
@@ -326,8 +326,8 @@ class MailQueue(IntakeQueue, Administration, Protocol):
     ) -> list[UUID]:
         """Queue mails, so many at a time, each as `enqueue` does; return their enqueue ids in their
         order. No further one is begun after an error. `key`: the key of a mail, so that a second
-        call queues only what is missing. Raises: the first error, whose note has how many were
-        queued."""
+        call queues only what is missing. Raises: InvalidInput for a concurrency that is none; the
+        first error, whose note has how many were queued."""
 
     async def consume(
         self,

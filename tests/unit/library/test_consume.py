@@ -168,6 +168,8 @@ async def test_a_handler_is_a_function_and_concurrency_a_number(queue: MailQueue
         await queue.consume("handler")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="1 to 65535"):
         await queue.consume(print, concurrency=0)
+    with pytest.raises(InvalidInput, match="1 to 65535"):
+        await queue.enqueue_all([mail()], concurrency=0)  # else it would queue none of them
 
 
 async def test_ids_of_many_are_in_the_order_of_their_mails(queue: MailQueue) -> None:
