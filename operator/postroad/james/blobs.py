@@ -6,7 +6,7 @@ from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.s3.objects import Objects
 from postroad.errors import BlobMissing, InvalidInput
 from postroad.james.encryption import Decryption
-from postroad.james.properties import BlobPlace
+from postroad.james.properties import BlobPlace, as_in
 
 BLOBS, PARTS = "blobs", "blobparts"
 ZSTD = b"\x28\xb5\x2f\xfd"
@@ -57,7 +57,8 @@ class JamesBlobs:
             return await self._of_cassandra(blob_id, what)
         for objects in self._buckets:
             try:
-                return await objects.get(blob_id)
+                with as_in("blob.properties"):
+                    return await objects.get(blob_id)
             except BlobMissing:
                 continue
         raise _missing(what, blob_id)
@@ -65,7 +66,8 @@ class JamesBlobs:
     async def _size(self, blob_id: str, what: str) -> int:
         for objects in self._buckets:
             try:
-                return await objects.size(blob_id)
+                with as_in("blob.properties"):
+                    return await objects.size(blob_id)
             except BlobMissing:
                 continue
         raise _missing(what, blob_id)

@@ -23,6 +23,7 @@ from postroad.errors import BlobMissing, InvalidInput, QueueInUse
 from postroad.james.blobs import JamesBlobs
 from postroad.james.hiding import configurations_of, hidden_by
 from postroad.james.mails import QueuedMail, id_in, of_message, of_row
+from postroad.james.properties import as_in
 from postroad.james.tables import JamesTables
 from postroad.ports.mail_queue import MailQueue
 
@@ -147,7 +148,8 @@ class Migration:
         """Move all mails that have a message; return the messages of those that stay."""
         assert self._transfers is not None
         kept: list[HeldMessage] = []
-        await self._transfers.declare(self._taken)
+        with as_in("rabbitmq.properties"):
+            await self._transfers.declare(self._taken)
         while True:
             depths = [await self._transfers.depths(each) for each in (self._work, self._taken)]
             remaining = sum(each.messages for each in depths if each)

@@ -6,7 +6,8 @@ blob.properties, rabbitmq.properties."""
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from postroad.adapters.cassandra.connection import Access as CassandraAccess
 from postroad.adapters.rabbitmq.connection import Access as RabbitMQAccess
 from postroad.adapters.s3.clients import Access as S3Access
 from postroad.domain.smtp.next_hops import parse_host_port
-from postroad.errors import InvalidSettings
+from postroad.errors import BlobsUnavailable, CredentialsRefused, InvalidSettings
 from postroad.tls import ClientTls, Encryption
 
 _PROPERTY = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]\s*(.*)", re.DOTALL)
@@ -100,6 +101,17 @@ class Properties:
 
     def refused(self, name: str, why: str) -> InvalidSettings:
         return InvalidSettings(f"{self._path}: {name}: {why}")
+
+
+@contextmanager
+def as_in(file: str) -> Iterator[None]:
+    """Name the file in errors of a server that refuses James' user or place: the queue to move to
+    has servers of its own. Raises: CredentialsRefused, BlobsUnavailable."""
+    try:
+        yield
+    except (CredentialsRefused, BlobsUnavailable) as error:
+        hint = f"the server is James', and what was refused stands in {file}"
+        raise type(error)(str(error), hint=hint) from error
 
 
 def _unescaped(text: str) -> str:

@@ -11,6 +11,7 @@ from uuid import UUID
 from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.domain.queues.entries import Partition
 from postroad.errors import ViewRefused, ViewUnavailable
+from postroad.james.properties import as_in
 
 ROWS, MARKS, BROWSE_START, EVENTS = "enqueuedmailsv4", "deletedmailsv2", "browsestart", "eventstore"
 AGGREGATE = "CassandraMailQueueViewConfiguration"
@@ -42,7 +43,8 @@ class JamesTables:
     async def check(self, *tables: str) -> None:
         """Raises: ViewRefused, where the keyspace or one of the tables is not there; ViewError,
         CredentialsRefused."""
-        found = {row["table_name"] for row in await self.session.run(_TABLES)}
+        with as_in("cassandra.properties"):
+            found = {row["table_name"] for row in await self.session.run(_TABLES)}
         keyspace = self.session.keyspace
         if not found:
             raise ViewRefused(

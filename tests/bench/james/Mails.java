@@ -45,7 +45,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 
 /**
  * Does with the mails of James' queue what lines on standard input ask for, each answered with a line
- * of JSON: `open NAME PREFETCH`, `register`, `fill FIRST COUNT SIZE`, `list`, `remove NAME`,
+ * of JSON: `open NAME PREFETCH`, `register`, `fill FIRST COUNT SIZE`, `list`, `remove TYPE VALUE`,
  * `take COUNT STATUS`, `consume MILLISECONDS`, `consumed`, `drop`.
  */
 public final class Mails {
@@ -101,7 +101,7 @@ public final class Mails {
             case "list":
                 return list();
             case "remove":
-                return queue.remove(Type.Name, words[1]);
+                return queue.remove(Type.valueOf(words[1]), words[2]);
             case "take":
                 return take(number(words[1]), CompletionStatus.valueOf(words[2]));
             case "consume":

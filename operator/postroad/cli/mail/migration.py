@@ -85,7 +85,6 @@ async def _opened(
 ) -> AsyncIterator[Migration]:
     configuration = Configuration(conf)
     access, place = configuration.cassandra(), configuration.blobs()
-    broker = configuration.rabbitmq()
     async with AsyncExitStack() as stack:
         session = Session(access)
         stack.push_async_callback(session.close)
@@ -95,7 +94,7 @@ async def _opened(
         transfers, queue = None, None
         if url is not None:
             if not leave:
-                transfers = Transfers(broker)
+                transfers = Transfers(configuration.rabbitmq())
                 stack.push_async_callback(transfers.close)
             queue = await stack.enter_async_context(open_queue(url))
         stored = JamesBlobs(place, session)

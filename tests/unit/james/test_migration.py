@@ -1,0 +1,243 @@
+"""A migration stops at any step, and James works before the next one: each mail ends once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+import pytest
+
+from postroad import open_queue
+from postroad.domain.queues.entries import Partition
+from postroad.errors import BlobMissing
+from postroad.james import migration
+from postroad.james.migration import Migration
+from postroad.ports.mail_queue import MailQueue
+
+SLICE = datetime(2026, 1, 2, 10, tzinfo=UTC)
+MAILS = 3
+
+
+class Stopped(BaseException):
+    """The process was killed."""
+
+
+class FakeJames:
+    """James' servers, in the roles of tables, blobs and broker at once."""
+
+    def __init__(self) -> None:
+        self.ids = [uuid4() for _ in range(MAILS)]
+        self.ready = {"JamesMailQueue-workqueue-spool": [self.body(each) for each in self.ids]}
+        self.held: list[tuple[str, bytes]] = []
+        self.marks: set[UUID] = set()
+        self.lost_blobs: set[str] = set()
+        self.consumers = 0
+        self.delivered: list[UUID] = []
+        self.left: int | None = None
+
+    def body(self, enqueue_id: UUID) -> bytes:
+        found: dict[str, Any] = {
+            "enqueueId": str(enqueue_id), "recipients": ["b@example.net"], "name": "x",
+            "sender": None, "state": None, "errorMessage": None, "lastUpdated": None,
+            "attributes": {}, "remoteAddr": None, "remoteHost": None, "perRecipientHeaders": {},
+            "headerBlobId": f"header {enqueue_id}", "bodyBlobId": f"body {enqueue_id}",
+        }  # fmt: skip
+        return json.dumps(found).encode()
+
+    def row(self, enqueue_id: UUID) -> dict[str, Any]:
+        return {
+            "queuename": "spool", "enqueueid": enqueue_id, "enqueuedtime": datetime(2026, 1, 2, 10),  # noqa: DTZ001
+            "name": "x", "state": None, "headerblobid": f"header {enqueue_id}",
+            "bodyblobid": f"body {enqueue_id}", "attributes": None, "errormessage": None,
+            "sender": None, "recipients": ["b@example.net"], "remotehost": None,
+            "remoteaddr": None, "lastupdated": None, "perrecipientspecificheaders": None,
+        }  # fmt: skip
+
+    def step(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                raise Stopped
+
+    def restart(self, left: int | None = None) -> None:
+        """Let the broker have back what a killed process held, and stop the next one elsewhere."""
+        for queue, body in reversed(self.held):
+            self.ready[queue].insert(0, body)
+        self.held.clear()
+        self.left = left
+
+    def deliver_one(self) -> None:
+        """James' consumer: what is marked is acked, anything else delivered, acked and marked."""
+        work = self.ready["JamesMailQueue-workqueue-spool"]
+        if work:
+            enqueue_id = UUID(json.loads(work.pop(0))["enqueueId"])
+            if enqueue_id not in self.marks:
+                self.delivered.append(enqueue_id)
+                self.marks.add(enqueue_id)
+
+    # As Transfers.
+
+    async def declare(self, queue: str) -> None:
+        self.ready.setdefault(queue, [])
+
+    async def depths(self, queue: str) -> Any:
+        if queue not in self.ready:
+            return None
+        return migration_depth(len(self.ready[queue]), self.consumers)
+
+    async def get(self, queue: str, limit: int) -> list[Any]:
+        self.step()
+        found = self.ready[queue][:limit]
+        del self.ready[queue][:limit]
+        self.held += [(queue, body) for body in found]
+        return [HeldBody(queue, body) for body in found]
+
+    async def move(self, messages: list[Any], queue: str) -> None:
+        self.step()
+        for each in messages:
+            self.held.remove((each.queue, each.body))
+            self.ready[queue].append(each.body)
+        self.step()
+
+    async def ack(self, messages: list[Any]) -> None:
+        self.step()
+        for each in messages:
+            self.held.remove((each.queue, each.body))
+
+    # As JamesTables.
+
+    async def browse_start(self) -> datetime:
+        return SLICE
+
+    async def events(self) -> list[Any]:
+        return []
+
+    async def places(self) -> list[Partition]:
+        return [Partition(SLICE, 0)]
+
+    async def rows(self, _: Partition) -> AsyncIterator[list[Any]]:
+        yield [self.row(each) for each in self.ids]
+
+    async def is_marked(self, enqueue_id: UUID) -> bool:
+        return enqueue_id in self.marks
+
+    async def mark(self, enqueue_id: UUID) -> None:
+        self.step()
+        self.marks.add(enqueue_id)
+        self.step()
+
+    # As JamesBlobs.
+
+    async def content(self, header: str, body: str) -> bytes:
+        self.step()
+        if header in self.lost_blobs:
+            raise BlobMissing(f"no blob {header}")
+        return f"{header}\r\n\r\n{body}".encode()
+
+
+class HeldBody:
+    def __init__(self, queue: str, body: bytes) -> None:
+        self.queue, self.body = queue, body
+
+
+class migration_depth:  # noqa: N801
+    def __init__(self, messages: int, consumers: int) -> None:
+        self.messages, self.consumers = messages, consumers
+
+
+def started(james: FakeJames, queue: MailQueue | None) -> Migration:
+    fake = cast("Any", james)
+    return Migration("spool", fake, fake, fake, queue, lambda *_: None)
+
+
+async def queued(queue: MailQueue) -> list[UUID]:
+    return [UUID(view.mail.attributes["james.enqueue-id"]) async for view in queue.browse()]
+
+
+@pytest.fixture
+async def queue() -> AsyncIterator[MailQueue]:
+    async with open_queue(f"memory://q{uuid4().hex}", create=True) as opened:
+        yield opened
+
+
+async def test_stop_at_each_step_with_james_at_work_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(migration, "TOGETHER", 1)
+    monkeypatch.setattr(migration, "TAKEN", 2)
+    at, stops = 0, 0
+    while True:
+        at += 1
+        james = FakeJames()
+        james.restart(left=at)
+        async with open_queue(f"memory://q{uuid4().hex}", create=True) as queue:
+            try:
+                await started(james, queue).move(with_hidden=False)
+            except Stopped:
+                stops += 1
+            is_done = james.left is not None and james.left > 0
+            james.restart()
+            james.deliver_one()
+            await started(james, queue).move(with_hidden=False)
+
+            assert sorted(await queued(queue) + james.delivered) == sorted(james.ids), at
+            assert james.marks == set(james.ids)
+            assert not any(james.ready.values())
+        if is_done:
+            break
+    assert stops > 4 * MAILS
+
+
+async def test_mail_without_its_blob_waits_at_james_again(queue: MailQueue) -> None:
+    james = FakeJames()
+    james.lost_blobs = {f"header {james.ids[1]}"}
+    run = started(james, queue)
+
+    await run.move(with_hidden=False)
+
+    assert run.tally.moved == 2
+    assert list(run.tally.failed) == [str(james.ids[1])]
+    assert run.tally.hidden == {}
+    [left] = james.ready["JamesMailQueue-workqueue-spool"]
+    assert json.loads(left)["enqueueId"] == str(james.ids[1])
+    assert james.marks == {james.ids[0], james.ids[2]}
+
+
+async def test_rows_without_a_message_are_left_unless_wanted(queue: MailQueue) -> None:
+    james = FakeJames()
+    james.ready["JamesMailQueue-workqueue-spool"].pop()
+    run = started(james, queue)
+    await run.move(with_hidden=False)
+    assert (run.tally.moved, run.tally.his, len(run.tally.hidden)) == (2, 0, 1)
+
+    again = started(james, queue)
+    await again.move(with_hidden=True)
+    assert (again.tally.moved, again.tally.hidden) == (1, {})
+    assert sorted(await queued(queue)) == sorted(james.ids)
+
+
+async def test_rows_without_a_message_are_those_of_a_james_that_consumes(queue: MailQueue) -> None:
+    james = FakeJames()
+    james.ready["JamesMailQueue-workqueue-spool"].pop()
+    james.consumers = 1
+    run = started(james, queue)
+
+    await run.move(with_hidden=False)
+
+    assert (run.tally.moved, run.tally.his, run.tally.hidden) == (2, 1, {})
+
+
+async def test_copy_touches_neither_marks_nor_messages(queue: MailQueue) -> None:
+    james = FakeJames()
+    james.marks = {james.ids[0]}
+    for _ in range(2):
+        run = started(james, queue)
+        await run.copy(with_hidden=False)
+        assert run.tally.moved == 2
+
+    assert sorted(await queued(queue)) == sorted(james.ids[1:])
+    assert james.marks == {james.ids[0]}
+    assert len(james.ready["JamesMailQueue-workqueue-spool"]) == MAILS
