@@ -44,15 +44,15 @@ NO_REPORT = Reply(550, ("5.7.1 this address takes reports about mail alone",))
 NOT_KEPT = Reply(451, ("4.3.0 the report cannot be kept now, come again",))
 
 _WISHES = frozenset(("abuse", "opt-out"))
-"""Types of complaints by which a recipient asks for no more mail. Source: RFC 5965 7.3; `opt-out`
-is of its drafts, and in use."""
+"""Types of complaints by which a recipient asks for no more mail; `opt-out` is of drafts of the
+RFC, and in use. Source: RFC 5965 7.3."""
 
 _WARNINGS = frozenset(("fraud", "virus", "other", ""))
 """Types that say nothing about more mail. All others are no complaints, as `not-spam`."""
 
 
 _Result = tuple[str, str]
-"""What a report is counted as, and its reason."""
+"""Name under which a report is counted, and its reason."""
 
 
 @dataclass(frozen=True, slots=True)
