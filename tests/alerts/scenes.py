@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from contract.queue_harness import plain_mail
 from postroad.adapters.cassandra.clocks import HostClocks
@@ -26,7 +27,9 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.queues.names import QueueName
-from postroad.errors import PostroadError
+from postroad.errors import MailTooLarge, PostroadError, ViewUnavailable
+from postroad.intake.outbox.forwarder import Forwarder
+from postroad.intake.outbox.outbox import Outbox
 from postroad.worker.runner import Consumer
 from support import resources
 from support.in_memory_cluster import InMemoryCluster, Process
@@ -313,6 +316,35 @@ async def a_bad_delivery_file(sample: Sample) -> None:
             sample()
 
 
+class AwayQueue:
+    """A queue that takes no mail, for a reason."""
+
+    error: PostroadError = ViewUnavailable("away")
+
+    async def enqueue(self, *_: object, **__: object) -> UUID:
+        raise self.error
+
+
+async def mail_waits_in_an_outbox(sample: Sample) -> None:
+    """A server is away, and then the queue refuses a mail that an outbox had accepted."""
+    cluster, behind = InMemoryCluster(), AwayQueue()
+    store = (await cluster.start()).queue
+    randomness = SeededRandomness(1)
+    outbox = Outbox(str(NAME), store, 1 << 20, cluster.clock, randomness)
+    outbox.opened(behind, None)
+    running = asyncio.create_task(Forwarder(outbox, cluster.clock, randomness).run())
+    for minute in range(40):
+        if minute == 2:
+            await outbox.enqueue(plain_mail("mail"))
+        if minute == 30:
+            behind.error = MailTooLarge("too large")
+        await cluster.pass_time(MINUTE)
+        sample()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await cluster.close()
+
+
 # The operator
 
 
@@ -419,6 +451,7 @@ SCENES: Mapping[str, Scene] = {
         the_archive_does_not_come,
         the_view_was_restored,
         a_bad_delivery_file,
+        mail_waits_in_an_outbox,
         the_lease_is_lost,
         the_api_server_refuses,
         the_api_server_is_slow,

@@ -32,6 +32,7 @@ FIRING: Mapping[str, set[str]] = {
     "the_archive_does_not_come": {"UnarchivedSlices"},
     "the_view_was_restored": {"BucketNotOwned"},
     "a_bad_delivery_file": {"DeliveryFileRefused"},
+    "mail_waits_in_an_outbox": {"OutboxWaits", "OutboxRefused"},
     "the_lease_is_lost": {"NoLeader"},
     "the_api_server_refuses": {"NotReady", "ReconcileFailing"},
     "the_api_server_is_slow": {"NotReady", "OperatorBehind"},
@@ -46,7 +47,7 @@ FIRING: Mapping[str, set[str]] = {
 HAS_NO_OPERATOR = {
     "a_row_is_lost", "a_newer_release_wrote", "a_machine_was_paused", "maintenance_meets_a_bug",
     "a_wrong_clock", "the_archive_does_not_come", "the_view_was_restored", "a_bad_delivery_file",
-    "an_image_that_never_gets_ready",
+    "an_image_that_never_gets_ready", "mail_waits_in_an_outbox",
 }  # fmt: skip
 """Scenes of workers alone, or without an election: no operator is scraped."""
 
