@@ -146,3 +146,35 @@ async def test_numbers_are_equal(urls: tuple[str, str]) -> None:
         assert sizes["due"] == sizes["size"] - sizes["delayed"] - sizes["held"]
         ages = (await console.client.get(f"{base}/ages")).json()["items"]
         assert ages == await command(two, "ages")
+
+
+async def test_configurations_are_equal(urls: tuple[str, str]) -> None:
+    one, _ = urls
+    async with a_console(one) as console:
+        name = names_of([one])[0]
+        path = f"/api/v1/queues/{name.namespace}/{name.name}/configuration"
+        answer = await console.client.get(path)
+        if one.startswith("embedded:"):
+            assert answer.status_code == 404
+            return
+        found = answer.json()
+        [shown] = await configured(one, "show")
+        assert found["history"] == await configured(one, "history")
+        assert (found["version"], found["sliceWindow"]) == (shown["version"], shown["sliceWindow"])
+        assert found["acceptedAt"] == shown["accepted_at"]
+        for window, outcome in (("30m", "changed"), ("1h", "unchanged"), ("45m", "refused")):
+            plan = (await console.client.get(f"{path}/plan?sliceWindow={window}")).json()
+            [checked] = await configured(one, "check", "--slice-window", window)
+            assert plan["outcome"] == outcome
+            for field in checked.keys() - {"queue"}:
+                assert plan[field] == checked[field], field
+        wrong = await console.client.get(f"{path}/plan?sliceWindow=0s")
+        assert wrong.status_code == 422
+
+
+async def configured(url: str, name: str, *more: str) -> list[Any]:
+    """Run a command of `postroad config`; return the lines that it prints."""
+    ended = await asyncio.to_thread(
+        CliRunner().invoke, main, ["config", name, url, "--json", *more]
+    )
+    return [json.loads(line) for line in ended.stdout.splitlines()]

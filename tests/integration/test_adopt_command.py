@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import servers
-from postroad.bootstrap.distributed import ConfigurationOf, open_history
+from postroad.administration.configuration import ConfigurationOf
+from postroad.bootstrap.distributed import open_history
 from postroad.cli import kubectl_mailqueue, main
 from postroad.configuration import Settled, settle
 from postroad.domain.configuration.documents import Document

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,8 @@ import httpx
 
 from postroad import open_queue
 from postroad.adapters.clocks import MachineClock
+from postroad.administration.configuration import ConfigurationOf
+from postroad.bootstrap.distributed import open_history
 from postroad.console.api.access import Console
 from postroad.console.api.app import console_app, guarded
 from postroad.console.api.guard import RequestRate
@@ -58,8 +60,13 @@ async def a_console(
     """Run a console over queues, which are created."""
     clock = clock or MachineClock()
     opened = [await open_queue(url, create=True) for url in urls]
-    named = zip(names_of(urls), opened, strict=True)
-    queues = ConsoleQueues(ConsoleQueue(name, queue, attempt_log) for name, queue in named)
+    histories = AsyncExitStack()
+    queues = ConsoleQueues(
+        [
+            ConsoleQueue(name, queue, attempt_log, await _configuration(url, histories))
+            for url, name, queue in zip(urls, names_of(urls), opened, strict=True)
+        ]
+    )
     console = Console.over(queues, rights or SessionRights(), clock)
     readiness, sessions = Readiness(), Sessions(clock.elapsed)
     readiness.opened(lambda: None)
@@ -72,8 +79,15 @@ async def a_console(
             yield running
         finally:
             await console.operations.close()
+            await histories.aclose()
             for each in opened:
                 await each.close()
+
+
+async def _configuration(url: str, histories: AsyncExitStack) -> ConfigurationOf | None:
+    if url.startswith("embedded:"):
+        return None
+    return await histories.enter_async_context(open_history(url))
 
 
 def a_client(app: object) -> httpx.AsyncClient:

@@ -8,10 +8,10 @@ A queue to be erased, created or not, without opening it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlsplit
 
+from postroad.administration.configuration import ConfigurationOf
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.engine import OpenRequest, check_parts, open_over
 from postroad.distributed.maintenance.erasure import Erasable, Part
@@ -20,10 +20,9 @@ from postroad.domain.queues.lifetimes import lifetimes_of
 from postroad.domain.queues.names import BUCKET_CLAIM, QueueName
 from postroad.errors import InvalidQueueURL
 from postroad.ports.blobs import Blobs
-from postroad.ports.history import History
 from postroad.ports.mail_queue import MailQueue
 from postroad.ports.servers import Servers
-from postroad.ports.view import TableOptions, View
+from postroad.ports.view import TableOptions
 from postroad.settings import Settings, from_environment
 
 ROW_LIFETIME = timedelta(days=14)
@@ -64,15 +63,6 @@ async def open_requested(request: OpenRequest) -> MailQueue:
     except BaseException:
         await servers.close()
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigurationOf:
-    """The configuration history of a queue, and the view whose rows it describes."""
-
-    name: QueueName
-    history: History
-    view: View
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import unquote, urlsplit
 
+from postroad.administration.configuration import ConfigurationOf
 from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidInput, InvalidQueueName
 from postroad.ports.mail_queue import MailQueue
@@ -21,11 +22,12 @@ _NO_LABEL = re.compile(r"[^a-z0-9-]+")
 @dataclass(frozen=True, slots=True)
 class ConsoleQueue:
     """A queue of the console. `attempt_log`: the folder of its workers' attempts; None: none is
-    known."""
+    known. `configuration`: of its view; None: it has none, as a directory."""
 
     name: QueueName
     queue: MailQueue
     attempt_log: Path | None = None
+    configuration: ConfigurationOf | None = None
 
 
 class ConsoleQueues:

@@ -7,64 +7,34 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
 from postroad import configuration
+from postroad.administration.configuration import (
+    ConfigurationOf,
+    planned,
+    present_document,
+    state_of,
+)
 from postroad.cli.options import DURATION, james_option, json_option, say
-from postroad.configuration import has_rows, observe, used_configurations
-from postroad.domain.configuration.advice import Advice, Seen, advise
+from postroad.configuration import has_rows, used_configurations
 from postroad.domain.configuration.consistency import REASON_BYTES, check_reason
-from postroad.domain.configuration.documents import Document, configuration_document, to_document
+from postroad.domain.configuration.documents import Document, to_document
 from postroad.domain.configuration.history import (
-    ConfigurationChanged,
-    ConfigurationCreated,
     ConfigurationEvent,
-    Configured,
-    decide,
     first_rollout,
-    replay,
 )
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
-from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import (
     ConfigurationRefused,
-    HistoryMissing,
     InvalidInput,
-    QueueNotFound,
-    ServerError,
 )
 from postroad.james.hiding import left_to_record
-from postroad.ports.history import Recorded
-
-if TYPE_CHECKING:
-    from postroad.bootstrap.distributed import ConfigurationOf
-
-
-def outcome_of(
-    queue: str, history: Sequence[ConfigurationEvent], wanted: ViewConfiguration
-) -> Document:
-    """Return what deciding on a wanted configuration would give, without recording anything.
-    Raises: HistoryMissing for a history with a gap."""
-    decision = decide(history, wanted, at=datetime.now(UTC))
-    found: Document = {"queue": queue, "version": decision.configured.version}
-    if decision.refusal is not None:
-        allowed = {field: list(values) for field, values in decision.refusal.allowed.items()}
-        return found | {
-            "outcome": "refused",
-            "reason": decision.refusal.reason,
-            "message": decision.refusal.message,
-            "allowed": allowed,
-        }
-    if isinstance(decision.event, ConfigurationChanged):
-        return found | {"outcome": "changed", "changes": to_document(decision.event)["changes"]}
-    created = isinstance(decision.event, ConfigurationCreated)
-    return found | {"outcome": "created" if created else "unchanged"}
 
 
 def say_outcome(outcome: Document, *, as_json: bool) -> bool:
@@ -79,30 +49,6 @@ def say_outcome(outcome: Document, *, as_json: bool) -> bool:
         lines += _advice_lines(outcome["advice"])
     say(outcome, as_json=as_json, text="\n".join(lines))
     return bool(outcome["outcome"] != "refused")
-
-
-def advice_document(present: ViewConfiguration, advice: Advice, seen: Seen) -> Document:
-    before = configuration_document(present)
-    values = configuration_document(advice.configuration)
-    reasons = {"sliceWindow": advice.window_reason, "bucketCount": advice.buckets_reason}
-    busiest = seen.busiest
-    return {
-        **{
-            name: {"present": before[name], "value": values[name], "reason": reason}
-            for name, reason in reasons.items()
-        },
-        "closed_slices": seen.slices,
-        "since": rfc3339(seen.since),
-        "enough_history": seen.is_enough,
-        "busiest_slice": busiest
-        and {
-            "start": rfc3339(busiest.start),
-            "window": format_duration(busiest.window),
-            "rows": busiest.rows,
-        },
-        "row_bytes": seen.row_bytes,
-        "cassandra_hosts": seen.hosts,
-    }
 
 
 def _advice_lines(advice: Document) -> list[str]:
@@ -202,16 +148,9 @@ def show(queue: str, as_json: bool) -> None:
 
     async def look(opened: ConfigurationOf) -> None:
         recorded = await opened.history.load()
-        state = await _state(opened, recorded)
+        state = await state_of(opened, recorded)
         rollout = recorded.rollout or first_rollout(recorded.events)
-        values = {
-            "queue": str(opened.name),
-            "version": state.version,
-            **configuration_document(state.configuration),
-            "accepted_at": to_document(recorded.events[-1])["at"],
-            "writing_version": rollout.writing,
-            "oldest_version": rollout.oldest,
-        }
+        values = present_document(opened, recorded, state)
         text = f"version {state.version}: {configuration_text(state.configuration)}"
         if rollout.writing != state.version:
             text += f"\nstill written under version {rollout.writing}: a lease has to pass"
@@ -230,7 +169,7 @@ def history(queue: str, as_json: bool) -> None:
 
     async def look(opened: ConfigurationOf) -> None:
         recorded = await opened.history.load()
-        await _state(opened, recorded)
+        await state_of(opened, recorded)
         for event in recorded.events:
             say(to_document(event), as_json=as_json, text=event_text(event))
 
@@ -248,13 +187,9 @@ def check(queue: str, given: Given, as_json: bool) -> None:
     changes neither the queue nor the exit code."""
 
     async def look(opened: ConfigurationOf) -> bool:
-        events = (await opened.history.load()).events
-        if not events and await has_rows(opened.view):
-            raise HistoryMissing
-        state = replay(events)
-        wanted = replace(state.configuration if state else ViewConfiguration(), **given)
-        outcome = outcome_of(str(opened.name), events, wanted)
-        outcome["advice"] = await _advice(opened, state.configuration if state else wanted)
+        outcome, problem = await planned(opened, given)
+        if problem is not None:
+            note(problem)
         return say_outcome(outcome, as_json=as_json)
 
     if not with_history(queue, look):
@@ -345,26 +280,6 @@ def entries_of(resource: Any) -> list[Document]:
     if isinstance(resource, dict):
         resource = (resource.get("status", resource) or {}).get("history") or []
     return [dict(each) for each in resource]
-
-
-async def _advice(opened: ConfigurationOf, present: ViewConfiguration) -> Document | None:
-    """Return the advice as a document; None, with a note, where a server does not answer, so that
-    the check itself is answered all the same."""
-    try:
-        seen = await observe(opened.view)
-    except ServerError as error:
-        note(f"no advice, because the view could not be read: {error}")
-        return None
-    return advice_document(present, advise(present, seen), seen)
-
-
-async def _state(opened: ConfigurationOf, recorded: Recorded) -> Configured:
-    state = replay(recorded.events)
-    if state is None:
-        if await has_rows(opened.view):
-            raise HistoryMissing
-        raise QueueNotFound(f"{opened.name} has no configuration history")
-    return state
 
 
 def with_history(queue: str, work: Callable[[ConfigurationOf], Awaitable[T]]) -> T:

@@ -13,11 +13,12 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 import yaml
 
+from postroad.administration.configuration import ConfigurationOf, outcome_of
 from postroad.cli.kubectl import configuration
 from postroad.cli.kubectl.plugin import Kubectl, Resource, with_kubectl
 from postroad.cli.options import json_option
@@ -27,9 +28,6 @@ from postroad.domain.configuration.documents import configuration_from
 from postroad.domain.configuration.history import ConfigurationEvent
 from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidInput, KubernetesRefused, KubernetesUnavailable
-
-if TYPE_CHECKING:
-    from postroad.bootstrap.distributed import ConfigurationOf
 
 
 def mail_queues(manifests: tuple[BinaryIO, ...]) -> Iterator[Resource]:
@@ -155,7 +153,7 @@ def plan(kubectl: Kubectl, manifests: tuple[BinaryIO, ...], from_view: bool, as_
         stored = _stored(kubectl, queue, is_needed=not from_view)
         wanted = configuration_from(specification_after(resource, stored).get("view") or {})
         events = _recorded(queue) if from_view else _remembered(stored, queue)
-        outcome = configuration.outcome_of(str(queue), events, wanted)
+        outcome = outcome_of(str(queue), events, wanted)
         accepted.append(configuration.say_outcome(outcome, as_json=as_json))
     if not accepted:
         raise click.UsageError("there is no MailQueue in the manifests")

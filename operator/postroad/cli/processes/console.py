@@ -24,6 +24,7 @@ from postroad.settings import Settings, from_environment
 from postroad.telemetry.health import Readiness
 
 if TYPE_CHECKING:
+    from postroad.administration.configuration import ConfigurationOf
     from postroad.console.queues import ConsoleQueue
 
 
@@ -88,14 +89,14 @@ async def _serve(
     listening = _listen(host, port)
     async with AsyncExitStack() as opened:
         opened.callback(listening.close)
-        names = names_of(urls)
         queues = [
             ConsoleQueue(
                 name,
                 await opened.enter_async_context(open_queue(url, settings=settings)),
                 attempt_log,
+                await _configuration_of(url, settings, opened),
             )
-            for name, url in zip(names, urls, strict=True)
+            for name, url in zip(names_of(urls), urls, strict=True)
         ]
         served = Console.over(
             ConsoleQueues(queues),
@@ -112,6 +113,16 @@ async def _serve(
         readiness.opened(partial(_check_open, queues))
         _print_link(serving.new_link())
         await serve(serving, stop)
+
+
+async def _configuration_of(
+    url: str, settings: Settings, opened: AsyncExitStack
+) -> ConfigurationOf | None:
+    if url.startswith("embedded:"):
+        return None
+    from postroad.bootstrap.distributed import open_history
+
+    return await opened.enter_async_context(open_history(url, settings))
 
 
 def _check_open(queues: list[ConsoleQueue]) -> None:

@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from postroad.console.api import (
+    configuration_routes,
     delivery_routes,
     mail_routes,
     operation_routes,
@@ -43,7 +44,14 @@ def console_app(console: Console, readiness: Readiness) -> FastAPI:
     )
     app.state.console = console
     api = APIRouter(prefix=BASE)
-    for each in (queue_routes, mail_routes, operation_routes, site_routes, delivery_routes):
+    for each in (
+        configuration_routes,
+        queue_routes,
+        mail_routes,
+        operation_routes,
+        site_routes,
+        delivery_routes,
+    ):
         api.include_router(each.router)
     app.include_router(api)
     add_page(app)

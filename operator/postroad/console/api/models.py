@@ -413,3 +413,45 @@ class TraceQuery(ApiRequest):
     """A mail id, or an enqueue id."""
     within: MailAge | None = None
     """The last so long."""
+
+
+class ConfigurationDocument(ApiDocument):
+    """The accepted configuration of a view, how far it has spread, and its history."""
+
+    version: int
+    slice_window: str = Field(examples=["1h"])
+    bucket_count: int
+    update_browse_start_pace: int
+    accepted_at: str
+    writing_version: int
+    """The version that is still written under."""
+    oldest_version: int
+    """The oldest version that is still read under."""
+    history: list[dict[str, Any]]
+    """All changes, accepted and refused, the oldest first."""
+
+
+class PlanQuery(ApiRequest):
+    """A change of the configuration; what is not given stays."""
+
+    slice_window: MailAge | None = Field(default=None, examples=["30m"])
+    bucket_count: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    update_browse_start_pace: int | None = Field(default=None, ge=1, le=2**31 - 1)
+
+    def given(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
+
+class PlanDocument(ApiDocument):
+    """Effect of a change. Nothing is recorded."""
+
+    outcome: str = Field(examples=["changed"])
+    """One of created, unchanged, changed, refused."""
+    version: int
+    reason: str | None = None
+    message: str | None = None
+    """Why it is refused."""
+    allowed: dict[str, Any] | None = None
+    changes: list[dict[str, Any]] | None = None
+    advice: dict[str, Any] | None
+    """The configuration that suits the mail that the view knows of; null: it could not be read."""
