@@ -96,6 +96,15 @@ def test_a_command_that_lacks_a_library_says_what_to_install(
     )
 
 
+def test_a_console_that_lacks_a_library_says_what_to_install() -> None:
+    command = ("main", "console", "--queue", "memory://q", "--listen", "127.0.0.1:0")
+    [refused] = bare(command, lacking="fastapi,uvicorn").values()
+
+    assert refused.code == 1
+    assert "pip install 'postroad[console]'" in refused.errors
+    assert "Traceback" not in refused.errors
+
+
 def test_a_library_that_no_extra_brings_is_named_by_a_traceback() -> None:
     [broken] = bare(("main", "operator"), lacking="prometheus_client").values()
 
