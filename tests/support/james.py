@@ -21,6 +21,8 @@ from bench.james_harness import MAILS, James, running
 from bench.queue_setup import BenchServers, fresh_servers
 from postroad import open_queue
 from postroad.adapters.cassandra.session import Session
+from postroad.adapters.rabbitmq.connection import RabbitMQConnection
+from postroad.james.migration import TAKEN_QUEUE
 from postroad.settings import Settings, from_environment
 
 KILLED = -9
@@ -172,4 +174,10 @@ async def fresh_place(folder: Path) -> AsyncIterator[Place]:
     async with fresh_servers() as where:
         place = Place(where, folder / "conf")
         place.write()
-        yield place
+        try:
+            yield place
+        finally:
+            connection = RabbitMQConnection(servers.rabbitmq(), "test")
+            channel = await connection.channel()
+            await channel.call(channel.driver.queue_delete, TAKEN_QUEUE + place.name)
+            await connection.close()
