@@ -19,6 +19,7 @@ from stack.progress import Progress
 PROOFS = {
     "buildah": "buildah",
     "ca-certificates": "/etc/ssl/certs/ca-certificates.crt",
+    "chromium": "chromium",
     "containerd": "containerd",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "debootstrap": "debootstrap",

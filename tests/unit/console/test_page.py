@@ -319,4 +319,5 @@ def test_templates_have_no_text_of_their_own() -> None:
 
 
 def test_each_operation_has_texts() -> None:
+    assert not set(TEXTS) & set(dir(dict)), "a template would show the method"
     assert set(OPERATIONS) == {each.value for each in Operation}

@@ -75,7 +75,7 @@ TEXTS: Mapping[str, object] = {
     "nothing_waits": "No mail waits.",
     "search": "Search",
     "filters": "Search mail",
-    "clear": "Clear",
+    "without_filters": "Clear",
     "more_filters": "More filters",
     "sender": "Sender",
     "sender_hint": "the whole address; <> for none",
