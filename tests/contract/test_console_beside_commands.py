@@ -168,6 +168,9 @@ async def test_configurations_are_equal(urls: tuple[str, str]) -> None:
             assert plan["outcome"] == outcome
             for field in checked.keys() - {"queue"}:
                 assert plan[field] == checked[field], field
+        page = await console.client.get(path.removeprefix("/api/v1"))
+        assert page.text.count("<li><time") == len(found["history"])
+        assert f"Slice window <bdi>{found['sliceWindow']}</bdi>" in page.text
         wrong = await console.client.get(f"{path}/plan?sliceWindow=0s")
         assert wrong.status_code == 422
 

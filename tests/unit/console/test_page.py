@@ -4,7 +4,7 @@ becomes a part of it."""
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,6 +21,7 @@ from postroad.ports.mail_queue import MailQueue, Operation
 from support.consoles import RunningConsole, a_console
 
 HOME = "/queues/memory/paged"
+TABS: Mapping[str, str] = TEXTS["tabs"]  # type: ignore[assignment]
 HOSTILE = '<img src="https://evil.example/x" onerror=alert(1)>\x1b[2J\u202egpj.exe {{ 7*7 }}'
 BROWSER = {"Accept": "text/html"}
 
@@ -113,7 +114,7 @@ async def test_each_number_of_the_ages_leads_to_its_mails(console: RunningConsol
         assert listed.count('<li class="mail">') == int(count)
 
 
-@pytest.mark.parametrize("path", ["", "/mails", "/dead-letters", "/sites", "/suppressions"])
+@pytest.mark.parametrize("path", ["", *(f"/{tab}" for tab in TABS if tab != "queue")])
 async def test_every_part_is_shown_of_an_empty_queue(console: RunningConsole, path: str) -> None:
     assert 'aria-current="page"' in await read(console, HOME + path)
 

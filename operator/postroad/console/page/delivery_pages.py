@@ -1,4 +1,5 @@
-"""Pages about delivery: sites, the suppression list, the trace of a recipient."""
+"""Pages about delivery: sites, the suppression list, the trace of a recipient, the
+configuration of a view."""
 
 from __future__ import annotations
 
@@ -105,3 +106,15 @@ async def show_trace(request: Request, namespace: str, name: str) -> Response:
     if any(given.values()):
         found, problem = await _or_problem(api.get(*at, "trace", query=given.items()))
     return render("trace", queue=queue, tab="trace", found=found, problem_text=problem, given=given)
+
+
+@router.get("/configuration")
+async def show_configuration(request: Request, namespace: str, name: str) -> Response:
+    """Show the configuration of a queue's view, and its history."""
+    api, at = Api(request), ("queues", namespace, name)
+    queue, (found, problem) = await asyncio.gather(
+        api.get(*at), _or_problem(api.get(*at, "configuration"))
+    )
+    return render(
+        "configuration", queue=queue, tab="configuration", found=found, problem_text=problem
+    )
