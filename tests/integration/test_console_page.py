@@ -30,6 +30,15 @@ pytestmark = pytest.mark.needs("chromium")
 
 WIDTHS = (360, 1280)
 HOME = "/queues/local/outgoing"
+PARTS = (
+    "",
+    "/mails",
+    "/dead-letters",
+    "/sites",
+    "/suppressions",
+    "/trace",
+    "/configuration",
+)
 DOMAINS = ("example.net", "mail.example", "department.university.example")
 HOSTILE = '554 5.7.1 <img src="http://evil.example/x"><script>document.title="x"</script> \u202egpj'
 REASONS = ("550 5.1.1 no such user", "552 5.2.2 mailbox full", HOSTILE)
@@ -133,7 +142,7 @@ async def test_axe_finds_nothing(tmp_path: Path, width: int, scheme: str) -> Non
     async with visiting(tmp_path, width, scheme) as visit:
         await expect(visit.page.get_by_role("heading", level=1)).to_have_text("Queues")
         await check_page(visit)
-        for path in ("", "/mails", "/dead-letters", "/sites", "/suppressions", "/trace"):
+        for path in PARTS:
             await visit.open(HOME + path)
             await check_page(visit)
         await visit.open(f"{HOME}/mails?domain={DOMAINS[0]}")
