@@ -44,6 +44,7 @@ SIGNS = {
     "cluster": "POSTROAD_TEST_CLUSTER",
     "peers": "POSTROAD_TEST_PEERS",
     "gitops": "POSTROAD_TEST_GITOPS",
+    "james": "POSTROAD_TEST_JAMES",
 }
 
 

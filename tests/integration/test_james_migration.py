@@ -27,7 +27,7 @@ from support.james import KILLED, Place, fresh_place, listed
 from support.repository import ROOT
 
 pytestmark = [
-    pytest.mark.needs("rabbitmq", "cassandra", "s3", "java", "mvn"),
+    pytest.mark.needs("james", "rabbitmq", "cassandra", "s3", "java", "mvn"),
     pytest.mark.timeout(900),
 ]
 

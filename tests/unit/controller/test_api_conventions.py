@@ -33,7 +33,7 @@ The names are those of a PodTemplateSpec."""
 
 TLS_FIELDS = {
     *("mode", "minVersion", "serverName", "honours"),
-    *("caRef", "caFile", "certificates", "clientCertRef"),
+    *("caRef", "caFile", "certificates", "clientCertRef", "clients"),
 }
 QUANTITIES = {"^[1-9][0-9]*(Mi|Gi)$", "^([1-9][0-9]{0,9})(Ki|Mi|Gi)?$"}
 
@@ -110,7 +110,7 @@ def one_tls(each: Field) -> bool:
         known = set(each.schema.get("properties", ())) <= TLS_FIELDS
         return each.schema.get("type") == "object" and known
     return each.name not in ("caRef", "caFile", "certRef", "clientCertRef") or (
-        each.path.split(".")[-2] in ("tls", "certificates[]")
+        each.path.split(".")[-2] in ("tls", "certificates[]", "clients")
     )
 
 
