@@ -1,7 +1,9 @@
 """Queues for tests of programs, with pytest: `pytest_plugins = ["postroad.testing"]`.
 
 Both fixtures are plain functions, so that they work with every plugin for asyncio, and without one:
-`queue.run(take)` does for a `SyncQueue` what `await take(queue)` does for a `MailQueue`."""
+`queue.run(take)` does for a `SyncQueue` what `await take(queue)` does for a `MailQueue`.
+
+PYTEST_DONT_REWRITE: it has no assertions, and pytest warns of plugins that a test imports."""
 
 from __future__ import annotations
 

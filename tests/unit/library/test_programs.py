@@ -93,7 +93,8 @@ async def test_a_web_application_queues_once_for_an_address(tmp_path: Path) -> N
     assert texts[2] == "recipients: an address has no '@'"
 
 
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "-c/dev/null")
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "-c/dev/null"]
+PYTEST += ["-W", "error::pytest.PytestAssertRewriteWarning"]
 
 
 @pytest.mark.parametrize(("program", "passed"), [("case_signup.py", 2), ("case_isolation.py", 2)])
