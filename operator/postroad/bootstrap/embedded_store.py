@@ -29,7 +29,9 @@ from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.ports.mail_queue import MailQueue
 
-NOT_CREATED = "`postroad mta` creates it, and so does `postroad worker --create`"
+NOT_CREATED = (
+    "`postroad mta`, `postroad worker --create` and `open_queue(…, create=True)` create it"
+)
 
 LOG_THREADS = 4
 """Lanes that can be written at the same time; nearly always one is."""

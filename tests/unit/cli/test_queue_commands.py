@@ -368,6 +368,7 @@ def test_the_error_about_a_missing_queue_names_commands_for_a_shell() -> None:
 
     assert "postroad worker --create" in said
     assert "postroad mta" in of_a_directory
+    assert "open_queue(…, create=True)" in of_a_directory
     assert "MailQueue" not in of_a_directory
     hints = [each.hint for each in vars(errors).values() if hasattr(each, "hint")]
     assert not [hint for hint in hints if "open_queue" in hint or "=True" in hint]

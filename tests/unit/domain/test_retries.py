@@ -191,7 +191,7 @@ def test_no_recipient_is_forgotten(
         assert missed or failures or untried
 
 
-@pytest.mark.parametrize("lanes", [(), (timedelta(0),), (MINUTE, -MINUTE)])
+@pytest.mark.parametrize("lanes", [(), (timedelta(0),), (MINUTE, -MINUTE), (60,)])
 def test_a_plan_without_sense_is_refused(lanes: tuple[timedelta, ...]) -> None:
     with pytest.raises(InvalidSettings):
         RetryPlan(lanes)

@@ -151,8 +151,8 @@ class RetryPlan:
     max_attempts: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.lanes or any(lane <= _ZERO for lane in self.lanes):
-            raise InvalidSettings("retry lanes are one or more durations above zero")
+        if not self.lanes or not all(isinstance(e, timedelta) and e > _ZERO for e in self.lanes):
+            raise InvalidSettings("retry lanes are one or more timedeltas above zero")
         if self.max_age <= _ZERO:
             raise InvalidSettings("the retry's max age is above zero")
         if self.max_attempts is not None and self.max_attempts < 1:
