@@ -24,7 +24,7 @@ SCAN_TIME = timedelta(milliseconds=250)
 
 
 class MailState(StrEnum):
-    """MailState of a mail."""
+    """State of a mail."""
 
     DUE = "due"
     DELAYED = "delayed"
@@ -101,7 +101,7 @@ async def find_mail(queue: MailQueue, enqueue_id: UUID) -> MailView:
 
 
 class WaitingCause(StrEnum):
-    """WaitingCause for which a mail is not delivered yet."""
+    """Cause for which a mail is not delivered yet."""
 
     DUE = "Due"
     DELAYED = "Delayed"

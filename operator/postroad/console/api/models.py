@@ -96,7 +96,7 @@ class SelectorFields(ApiRequest):
     domain: ShortText | None = Field(default=None, examples=["example.net"])
     """Domain of a recipient."""
     older_than: MailAge | None = None
-    """MailAge since acceptance."""
+    """Age since acceptance."""
 
     def chosen(self) -> dict[str, Any]:
         found = {name: getattr(self, name) for name in SelectorFields.model_fields}
@@ -133,15 +133,7 @@ class SizesDocument(ApiDocument):
 
     @classmethod
     def of(cls, sizes: Sizes) -> Self:
-        return cls(
-            size=sizes.size,
-            delayed=sizes.delayed,
-            held=sizes.held,
-            due=sizes.due,
-            dead_letters=sizes.dead_letters,
-            at_least=sizes.at_least,
-            oldest_due=sizes.oldest_due,
-        )
+        return cls.model_validate(sizes, from_attributes=True)
 
 
 class QueueDocument(ApiDocument):
