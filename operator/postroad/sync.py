@@ -162,8 +162,11 @@ class SyncQueue:
         drain: timedelta = timedelta(seconds=25),
     ) -> None:
         """See `MailQueue.consume`; ends by an exception in this thread, as Ctrl-C makes one."""
-        options: dict[str, Any] = {"concurrency": concurrency, "retry": retry}
-        self.run(lambda queue: queue.consume(handler, timeout=timeout, drain=drain, **options))
+        self.run(
+            lambda queue: queue.consume(
+                handler, concurrency=concurrency, retry=retry, timeout=timeout, drain=drain
+            )
+        )
 
     def change(self, operation: Operation, selector: Selector) -> int:
         return self.run(lambda queue: queue.change(operation, selector))
