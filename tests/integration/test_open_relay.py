@@ -109,7 +109,7 @@ async def test_no_form_of_a_recipient_is_relayed_for_a_client_outside(form: Form
     if form.mailbox is None:
         assert reply[:1] == "5"
     else:
-        assert reply == "550 5.7.1 relaying denied: no mail is accepted from your address"
+        assert reply == "550 5.7.1 relaying denied: your address may not send to this recipient"
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

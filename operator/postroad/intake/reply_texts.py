@@ -24,7 +24,7 @@ CLOSING = Reply(421, ("4.3.2 closing, come again",))
 IDLE = Reply(421, ("4.4.2 idle for too long",))
 TOO_SLOW = Reply(421, ("4.7.0 the mail comes too slowly",))
 TOO_LONG = Reply(421, ("4.7.0 this session is too long, come again",))
-NO_RELAYING = Reply(550, ("5.7.1 relaying denied: no mail is accepted from your address",))
+NO_RELAYING = Reply(550, ("5.7.1 relaying denied: your address may not send to this recipient",))
 """Source: RFC 3463 3.8 (delivery not authorised); RFC 5321 4.2.3 (550, for policy reasons)."""
 
 UNVERIFIED = Reply(450, ("4.1.1 the recipient cannot be verified now, come again",))
