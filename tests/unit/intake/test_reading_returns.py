@@ -87,6 +87,9 @@ HOSTILE = {
     "lines": b"Subject: x\r\n\r\n" + b"a b: c\r\n" * 10_000,
     "long addresses": b"\r\n\r\n" + (b"a" * 900 + b"@x\r\n") * 80,
     "bad charset": b"Content-Type: text/plain; charset=idna\r\n\r\n" + b"\xff.." * 20_000,
+    "punycode": b"Content-Type: text/plain; charset=punycode\r\n\r\n\xff-" + b"a" * 64_000,
+    "encoded punycode": b"Content-Type: text/plain; charset*=us-ascii''puny%63ode\r\n\r\n\xff-"
+    + b"a" * 64_000,
     "no charset": b"Content-Type: text/plain; charset=nonsense\r\n\r\nx",
     "base64": b"Content-Transfer-Encoding: base64\r\n\r\n" + b"!" * 60_000,
     "surrogates": b"Content-Type: text/rfc822-headers\r\n\r\nTo: \xff\xfe\r\n",

@@ -7,6 +7,7 @@ Source: RFC 3464; RFC 6533 (addresses in UTF-8); RFC 5965; RFC 3834; ADR 0091.""
 
 from __future__ import annotations
 
+import codecs
 import logging
 import re
 from collections.abc import Iterator
@@ -15,9 +16,11 @@ from email.errors import MessageError
 from email.message import Message
 from email.parser import BytesParser, HeaderParser
 from email.policy import Compat32
+from email.utils import collapse_rfc2231_value
 from enum import StrEnum, auto
 from html import unescape
 from itertools import islice
+from typing import Any
 
 from flufl.bounce import all_failures
 
@@ -119,6 +122,24 @@ class _Bounded(Compat32):
 
 
 _POLICY = _Bounded()
+
+_NO_CHARSETS = frozenset(("punycode", "idna", "unicode-escape", "raw-unicode-escape"))
+"""Codecs of Python that are no charsets of mail. Decoding `punycode` takes quadratic time, and the
+forms of other servers decode a text some forty times."""
+
+
+class _Part(Message):
+    def get_param(self, param: str, *rest: Any, **more: Any) -> Any:
+        value = super().get_param(param, *rest, **more)
+        if param != "charset" or not isinstance(value, str | tuple):
+            return value
+        try:
+            name = codecs.lookup(collapse_rfc2231_value(value)).name
+        except (LookupError, ValueError):
+            return value  # which its decoder refuses
+        return "utf-8" if name.replace("_", "-") in _NO_CHARSETS else value
+
+
 _GLOBAL = re.compile(rb"message/global(-delivery-status|-headers)?(?=[\s;])", re.IGNORECASE)
 _PLAIN = {
     None: b"message/rfc822",
@@ -151,7 +172,7 @@ def _parsed(octets: bytes) -> Message:
         left -= 1
         if left < 0:
             raise _TooMany
-        return Message(policy)
+        return _Part(policy)
 
     return BytesParser(made, policy=_POLICY).parsebytes(octets)
 
