@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.domain.mail import return_paths
 from postroad.domain.mail.mail import check_address
 from postroad.domain.mail.return_paths import MAX_AGE, ReturnPaths, is_signed, return_path
 
@@ -108,6 +109,23 @@ def test_a_token_is_of_its_sender_its_recipient_and_its_tenant() -> None:
 def test_no_address_is_an_error(text: str) -> None:
     assert PATHS.open(text, DAY) is None
     assert PATHS.open(f"a+{text}=abcdefghijkl@list.example", DAY) is None
+
+
+def test_a_path_that_is_too_long_to_be_ours_costs_no_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = signed().rpartition("@")[0].rpartition("=")[2]
+    macs: list[object] = []
+
+    def noted(*parts: object) -> bytes:
+        macs.append(parts)
+        return b""
+
+    monkeypatch.setattr(return_paths, "_mac", noted)
+
+    for pluses in (150, 1900):
+        assert PATHS.open(f"b{'+' * pluses}u=example.net={token}@l.example", DAY) is None
+    assert not macs
+    assert PATHS.open(f"b{'+' * 20}u=example.net={token}@l.example", DAY) is None
+    assert len(macs) == 20
 
 
 def test_a_path_is_accepted_for_its_time_alone() -> None:

@@ -35,6 +35,7 @@ from postroad.intake.returns.handling import (
     ReturnedMails,
     ReturnRules,
 )
+from postroad.intake.returns.reading import read_returned
 from postroad.ports.clock import Clock
 from postroad.ports.events import EventSpool
 from postroad.ports.mail_queue import MailQueue
@@ -325,6 +326,18 @@ async def test_what_is_no_complaint_or_of_no_mail_of_ours_suppresses_no_address(
 
     assert (await intake.listed(), intake.spool.found) == ({}, [])
     assert counted(result) == before + 1
+
+
+async def test_paths_of_a_complaint_are_opened_once_for_all_spellings_of_the_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    intake, opened = AnIntake(), list[str]()
+    monkeypatch.setattr(ReturnPaths, "open", lambda _, path, __: opened.append(path))
+
+    spellings = (FBL, "Fbl@list.example", "fBl@list.example", "fbL@list.example")
+    assert await intake.send(mail_of(COMPLAINT, "x@other.example"), *spellings) == TAKEN
+
+    assert opened.count("x@other.example") == len(read_returned(mail_of(COMPLAINT)).paths) == 2
 
 
 async def test_other_mail_for_complaints_goes_to_the_mailbox_where_there_is_one() -> None:

@@ -33,6 +33,9 @@ _MAC, _DIGEST = 6, 5
 _MAX_TENANT = 32
 """Octets of a tenant in a token."""
 
+_MAX_FOLDED = 2 * MAX_LOCAL_PART
+"""Characters of the local part of a path as it is compared: folding can lengthen it."""
+
 _DAYS = 256
 """Days after which the octet of the day is the same again; what signs has the whole day."""
 
@@ -126,8 +129,10 @@ class ReturnPaths:
     def open(self, path: str, day: date) -> NamedReturn | None:
         """Return the mail of a signed reverse-path that is younger than MAX_AGE; None: the path is
         not signed, or by others."""
-        folded = _folded(path)
-        found = None if folded is None else _SIGNED.fullmatch(folded.rpartition("@")[0])
+        # Each `+` costs a MAC, and strangers write paths into complaints.
+        folded = None if len(path) > MAX_PATH else _folded(path)
+        local = "" if folded is None else folded.rpartition("@")[0]
+        found = None if len(local) > _MAX_FOLDED else _SIGNED.fullmatch(local)
         octets = None if found is None else _read(found[2])
         if folded is None or found is None or octets is None:
             return None

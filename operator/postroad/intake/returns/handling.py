@@ -113,8 +113,9 @@ class ReturnedMails:
         are mailboxes, too, and which it is to be queued for."""
         mail = await asyncio.to_thread(read_returned, octets)
         kept, known, taken = list[str](), dict[str, NamedReturn](), list[_Result]()
+        complained = self._complained_about(mail)  # once, not for each spelling of one address
         for each in recipients:
-            named = self._named(each) or self._complained_about(mail)
+            named = self._named(each) or complained
             if named is not None:
                 if mail.kind is ReturnKind.OTHER and sender is not None:
                     return NO_REPORT, []
