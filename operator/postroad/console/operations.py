@@ -40,7 +40,7 @@ MAX_KEPT = 1000
 """Operations that are remembered; the oldest that has ended is forgotten first."""
 
 MAX_RUNNING = 8
-"""Operations under way at a time."""
+"""Operations under way at a time, counts of their mails among them."""
 
 MAX_AWAY = timedelta(minutes=30)
 """Time for which a server may be away amid an operation."""
@@ -106,6 +106,7 @@ class Operations:
         self._clock = clock
         self._kept: dict[UUID, Running] = {}
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        self._counting = 0
 
     def find(self, on: ConsoleQueue, operation_id: UUID) -> Running | None:
         found = self._kept.get(operation_id)
@@ -126,9 +127,13 @@ class Operations:
         """
         began = self._clock.now()
         meant = replace(selector.require_purpose(), accepted_before=began)
-        if len(self._tasks) >= MAX_RUNNING:
+        if len(self._tasks) + self._counting >= MAX_RUNNING:
             raise Problem(429, f"{MAX_RUNNING} operations are under way: wait for the end of one")
-        matched = await count(on.queue, operation, meant)
+        self._counting += 1  # a count reads as much as the operation
+        try:
+            matched = await count(on.queue, operation, meant)
+        finally:
+            self._counting -= 1
         if not is_dry and operation in DESTRUCTIVE and confirm != matched:
             raise Problem(
                 409,

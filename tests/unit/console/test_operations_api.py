@@ -13,6 +13,7 @@ import pytest
 from postroad import Mail, Selector
 from postroad.console import operations
 from postroad.console.api import streams
+from postroad.domain.queues.documents import MailView
 from postroad.errors import ViewUnavailable
 from postroad.ports.mail_queue import MailQueue, Operation
 from support.consoles import RunningConsole, a_console
@@ -189,6 +190,28 @@ async def test_an_operation_is_found_at_its_queue_alone() -> None:
         assert found.status_code == 200
         other = found.request.url.path.replace("operated", "other")
         assert (await console.client.get(other)).status_code == 404
+
+
+async def test_operations_that_come_at_once_have_the_bound_of_others(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browse = console.queue.browse
+
+    async def slow(selector: Selector) -> AsyncIterator[MailView]:
+        await asyncio.sleep(0)  # while it counts, the others arrive
+        async for each in browse(selector):
+            yield each
+
+    monkeypatch.setattr(console.queue, "browse", slow)
+    wanted = {"sender": "a0@example.org"}
+
+    answers = await asyncio.gather(*(begin(console, "hold", wanted) for _ in range(30)))
+
+    begun = [each for each in answers if each.status_code == 202]
+    assert len(begun) == operations.MAX_RUNNING
+    for each in begun:
+        await result(console, each.json()["id"])
+    assert (await begin(console, "hold", wanted)).status_code == 202
 
 
 async def test_streams_have_a_bound(
