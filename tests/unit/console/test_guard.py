@@ -157,6 +157,13 @@ async def test_a_user_who_asks_too_often_waits_and_others_do_not() -> None:
         assert (await console.anonymous.get("/healthz")).status_code == 200
 
 
+async def test_a_query_of_too_many_fields_is_no_error_of_the_console(
+    console: RunningConsole,
+) -> None:
+    for client in (console.anonymous, console.client):
+        check_problem(await client.get("/?" + "&".join(["a=1"] * 50)), 400)
+
+
 class NoRights:
     """Rights of users who have none."""
 

@@ -228,6 +228,7 @@ async def test_dead_letters_stand_by_reason_and_are_requeued(console: RunningCon
         {"operation": "explode", "all": "yes"},
         {"operation": "remove"},
         {"operation": "remove", "all": "yes", "confirm": "x"},
+        {"operation": "remove", "all": "yes", "confirm": "9" * 5000},
         {"operation": "remove", "id": "x", "confirm": "1"},
         {"operation": "hold", "olderThan": "soon"},
     ],

@@ -143,7 +143,11 @@ class RequestGuard:
         is no link. Raises: Problem."""
         if scope["path"] != "/" or scope["method"] != "GET":
             return None
-        tokens = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20).get("token")
+        try:
+            fields = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
+        except ValueError:
+            raise Problem(400, "the query has too many fields") from None
+        tokens = fields.get("token")
         if tokens is None:
             return None
         if not self.buckets.take("links"):

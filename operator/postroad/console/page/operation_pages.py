@@ -20,6 +20,9 @@ from postroad.problems import Problem
 
 router = APIRouter(prefix="/queues/{namespace}/{name}", include_in_schema=False)
 
+MAX_DIGITS = 18
+"""Digits of a number of mails."""
+
 LOOKS, LOOK_EVERY = 100, 0.05
 """Times to look whether the operation on one mail has ended, and seconds between."""
 
@@ -42,7 +45,8 @@ class OperationForm:
         if "all" in given and not ids and not selector:
             selector = {"all": True}
         confirm = given.get("confirm")
-        if given.get("operation") not in OPERATIONS or not (confirm or "0").isdecimal():
+        is_number = confirm is None or (confirm.isdecimal() and len(confirm) <= MAX_DIGITS)
+        if given.get("operation") not in OPERATIONS or not is_number:
             raise Problem(422, "the form names no operation")
         if not ids and not selector:
             raise Problem(422, "no mail is chosen: go back, and tick some")
