@@ -72,7 +72,10 @@ def malformed(error: ValidationError) -> Problem:
 def malformed_fields(errors: Sequence[Mapping[str, Any]]) -> Problem:
     """Return the problem of the errors of a validation by pydantic."""
     if errors[0]["type"] == "json_invalid":
-        return Problem(400, f"the body is not JSON: {errors[0]['msg'].partition(': ')[2]}")
+        said = errors[0]["msg"].partition(": ")[2] or errors[0]["ctx"]["error"]
+        return Problem(400, f"the body is not JSON: {said}")
+    if errors[0]["type"] == "model_attributes_type":
+        return Problem(422, "the body is no JSON object with `Content-Type: application/json`")
     named = [FieldError(field=_place(each["loc"]), message=_said(each["msg"])) for each in errors]
     first = named[0]
     return Problem(422, f"{first.field}: {first.message}", errors=named[:MAX_FIELDS])

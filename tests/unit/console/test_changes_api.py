@@ -135,7 +135,11 @@ class _Number:
     hex = "7"
 
 
-async def test_a_trace_needs_an_attempt_log(console: RunningConsole) -> None:
-    answer = await console.client.get(f"{BASE}/trace", params={"recipient": "b@example.net"})
+@pytest.mark.parametrize("folder", [None, "missing"])
+async def test_a_trace_needs_an_attempt_log(folder: str | None, tmp_path: Path) -> None:
+    log = None if folder is None else tmp_path / folder
+    async with a_console(f"embedded://{tmp_path}/store", attempt_log=log) as console:
+        answer = await console.client.get(f"{BASE}/trace", params={"recipient": "b@example.net"})
+
     assert answer.status_code == 404
     assert "--log" in answer.json()["detail"]

@@ -181,6 +181,14 @@ async def test_a_body_that_is_no_json_is_refused(console: RunningConsole, body: 
 
     assert answer.status_code in (400, 422)
     assert answer.headers["content-type"] == "application/problem+json"
+    assert not answer.json()["detail"].endswith(": ")
+
+
+async def test_a_body_without_its_type_is_told_of_it(console: RunningConsole) -> None:
+    answer = await console.client.post(f"{BASE}/operations", content=b"{}")
+
+    assert answer.status_code == 422
+    assert "Content-Type: application/json" in answer.json()["detail"]
 
 
 async def test_an_operation_is_found_at_its_queue_alone() -> None:

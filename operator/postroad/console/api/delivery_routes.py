@@ -89,8 +89,9 @@ async def delete_suppression(
 @router.get("/trace")
 async def trace(at: ReadDelivery, query: Annotated[TraceQuery, Query()]) -> Page[dict[str, Any]]:
     """Return the last attempts that fit, the oldest first, also of mail that is gone."""
-    if at.on.attempt_log is None:
-        raise Problem(404, "the console knows no attempt log: start it with --log")
+    folder = at.on.attempt_log
+    if folder is None or not await asyncio.to_thread(folder.is_dir):
+        raise Problem(404, "there is no attempt log: start the console with --log, its folder")
     now = at.console.clock.now()
     wanted = AttemptSelector(
         recipient=query.recipient,
@@ -103,5 +104,5 @@ async def trace(at: ReadDelivery, query: Annotated[TraceQuery, Query()]) -> Page
     )
     if wanted == AttemptSelector():
         raise Problem(422, "name what to search for, such as `recipient`")
-    found, _, _ = await asyncio.to_thread(search_attempts, at.on.attempt_log, wanted)
+    found, _, _ = await asyncio.to_thread(search_attempts, folder, wanted)
     return Page(items=[to_document(each) for each in found[-query.limit :]], next=None)
