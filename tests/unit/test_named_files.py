@@ -237,6 +237,18 @@ def test_a_name_beside_a_file_that_lacks_it_is_found() -> None:
     ]
 
 
+@needs_a_clone
+@pytest.mark.parametrize("document", ["README.md", "docs/contributing/rooms.md"])
+def test_a_table_has_every_room_and_none_that_is_gone(document: str) -> None:
+    rows = re.findall(r"^\| (`\w+`[`\w, ]*) \|", (ROOT / document).read_text(), re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", " ".join(rows)))
+    paths = [path.relative_to(ROOT).parts for path in tracked_files()]
+    rooms = {Path(parts[2]).stem for parts in paths if parts[:2] == ("operator", "postroad")}
+
+    assert {each for each in rooms if not each.startswith("_")} - {"py"} <= named
+    assert named <= rooms | {parts[0] for parts in paths}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: f"{path.relative_to(ROOT)}")
 def test_every_name_beside_a_file_of_a_document_is_in_that_file(document: Path) -> None:
     text = document.read_text()
