@@ -184,7 +184,7 @@ async def test_a_body_that_is_no_json_is_refused(console: RunningConsole, body: 
     assert not answer.json()["detail"].endswith(": ")
 
 
-async def test_a_body_without_its_type_is_told_of_it(console: RunningConsole) -> None:
+async def test_the_answer_to_an_untyped_body_names_the_header(console: RunningConsole) -> None:
     answer = await console.client.post(f"{BASE}/operations", content=b"{}")
 
     assert answer.status_code == 422
