@@ -234,6 +234,30 @@ async def test_streams_have_a_bound(
     assert "retry-after" in answer.headers
 
 
+async def test_streams_that_come_at_once_have_the_bound_of_others(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, change = asyncio.Event(), console.queue.change
+
+    async def waiting(operation: Operation, selector: Selector) -> int:
+        await ends.wait()
+        return await change(operation, selector)
+
+    monkeypatch.setattr(console.queue, "change", waiting)
+    monkeypatch.setattr(streams, "MAX_OF_USER", 3)
+    begun = (await begin(console, "hold", ALL)).json()
+    path = f"{BASE}/operations/{begun['id']}/events"
+    asked = [asyncio.create_task(console.client.get(path)) for _ in range(10)]
+    async with asyncio.timeout(30):
+        while sum(each.done() for each in asked) < 7:
+            await asyncio.sleep(0.01)
+    ends.set()
+
+    answers = await asyncio.gather(*asked)
+    assert sorted(each.status_code for each in answers) == [200] * 3 + [429] * 7
+    assert (await console.client.get(path)).status_code == 200, "room again"
+
+
 async def test_changes_are_logged_without_addresses(
     console: RunningConsole, caplog: pytest.LogCaptureFixture
 ) -> None:

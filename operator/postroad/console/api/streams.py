@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from postroad.console.api.models import OperationDocument
 from postroad.console.operations import Running
@@ -44,16 +45,23 @@ class Streams:
                 del self._open[user]
 
 
+class _CountedStream(StreamingResponse):
+    """A stream that counts from its beginning on, and not from its first event: of requests that
+    come at once, each would find room."""
+
+    def __init__(self, streams: Streams, user: str, events: AsyncIterator[str]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._streams, self._user = streams, user
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.one(self._user):
+            await super().__call__(scope, receive, send)
+
+
 def progress_response(streams: Streams, user: str, running: Running) -> StreamingResponse:
     """Return the progress of an operation as events, until its end. Raises: Problem."""
     streams.check_room(user)
-
-    async def events() -> AsyncIterator[str]:
-        with streams.one(user):
-            async for each in _progress(running):
-                yield each
-
-    return StreamingResponse(events(), media_type="text/event-stream")
+    return _CountedStream(streams, user, _progress(running))
 
 
 async def _progress(running: Running) -> AsyncIterator[str]:
