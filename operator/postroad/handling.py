@@ -34,7 +34,14 @@ from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, Responder
 from postroad.errors import EntryEnded, EntryLost, InvalidInput, QueueClosed
 from postroad.ports.clock import Clock
-from postroad.ports.mail_queue import HANDLER_TIMEOUT, NO_DELAY, Item, MailHandler, check_prefetch
+from postroad.ports.mail_queue import (
+    DRAIN_TIMEOUT,
+    HANDLER_TIMEOUT,
+    NO_DELAY,
+    Item,
+    MailHandler,
+    check_prefetch,
+)
 from postroad.telemetry.logs import logger
 from postroad.threaded_calls import ThreadedCalls
 
@@ -223,7 +230,7 @@ class ComposedOperations(Protocol):
         concurrency: int = 10,
         retry: RetryPlan | None = None,
         timeout: timedelta = HANDLER_TIMEOUT,
-        drain: timedelta = timedelta(seconds=25),
+        drain: timedelta = DRAIN_TIMEOUT,
     ) -> None:
         """See the port."""
         if not callable(handler):

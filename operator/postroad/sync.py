@@ -24,7 +24,14 @@ from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError, QueueClosed
-from postroad.ports.mail_queue import HANDLER_TIMEOUT, NO_DELAY, MailHandler, MailQueue, Operation
+from postroad.ports.mail_queue import (
+    DRAIN_TIMEOUT,
+    HANDLER_TIMEOUT,
+    NO_DELAY,
+    MailHandler,
+    MailQueue,
+    Operation,
+)
 from postroad.settings import Settings
 
 if TYPE_CHECKING:
@@ -159,7 +166,7 @@ class SyncQueue:
         concurrency: int = 10,
         retry: RetryPlan | None = None,
         timeout: timedelta = HANDLER_TIMEOUT,
-        drain: timedelta = timedelta(seconds=25),
+        drain: timedelta = DRAIN_TIMEOUT,
     ) -> None:
         """See `MailQueue.consume`; ends by an exception in this thread, as Ctrl-C makes one."""
         self.run(

@@ -116,6 +116,9 @@ NO_DELAY = timedelta(0)
 
 HANDLER_TIMEOUT = timedelta(minutes=1)
 
+DRAIN_TIMEOUT = timedelta(seconds=25)
+"""Time that mails in hand have to end once a consumer is to stop."""
+
 Handled = None | Outcome | Mapping[str, Outcome]
 MailHandler = Callable[[HandedMail], Handled | Awaitable[Handled]]
 """A function of a program that gets mails, `async` or not (docs/programs.md)."""
@@ -336,7 +339,7 @@ class MailQueue(IntakeQueue, Administration, Protocol):
         concurrency: int = 10,
         retry: RetryPlan | None = None,
         timeout: timedelta = HANDLER_TIMEOUT,
-        drain: timedelta = timedelta(seconds=25),
+        drain: timedelta = DRAIN_TIMEOUT,
     ) -> None:
         """Hand each due mail to a function, and end it by the result, for ever, as the function
         handler of a worker does (docs/programs.md): what it returns or raises is the outcome,
