@@ -27,10 +27,10 @@ MAX_IN_MEMORY = 1 << 20
 MIN_PAUSE, MAX_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 
 MAX_ALONE = 5
-"""Failures of a mail between which the queue took others."""
+"""Failures of a mail between which the queue took others, or while others wait for its place."""
 
 SET_ASIDE = timedelta(minutes=10)
-"""Time that such a mail waits, so that it keeps no place that others need."""
+"""Time that a mail waits which fails beside others that are taken."""
 
 LEASE_LEFT = timedelta(minutes=2)
 """Time before the end of a lease at which a mail goes back."""
@@ -72,7 +72,8 @@ class Forwarder:
 
     async def _forward(self, item: Item) -> None:
         """Try until the queue has the mail, refuses it, or the lease is nearly over."""
-        outbox, pause, alone, passed = self._outbox, NO_DELAY, 0, self._passed
+        outbox, pause, passed = self._outbox, NO_DELAY, self._passed
+        tries = alone = 0
         async with item:
             while item.lease_until - self._clock.elapsed() > LEASE_LEFT:
                 async with self._turn if outbox.is_away else nullcontext():
@@ -84,9 +85,14 @@ class Forwarder:
                         return
                 item.forget_content()
                 pause = min(max(2 * pause, MIN_PAUSE), MAX_PAUSE)
-                alone, passed = alone + (self._passed != passed), self._passed
+                tries, alone = tries + 1, alone + (self._passed != passed)
+                passed = self._passed
                 if alone >= MAX_ALONE:
                     await item.retry(SET_ASIDE, error="the queue does not take it, but others")
+                    return
+                if tries >= MAX_ALONE and outbox.mails > MAX_AT_ONCE:
+                    # As many mails that alone fail as there are places would stop all others.
+                    await item.retry(MAX_PAUSE, error="the queue does not take it")
                     return
 
     async def _attempt(self, item: Item) -> bool:

@@ -347,6 +347,25 @@ async def test_a_mail_that_fails_alone_keeps_no_place_and_is_not_lost(
     assert await names(scene) == sorted(["bad", *(f"good{each}" for each in range(number))])
 
 
+async def test_mails_that_fail_alone_in_all_places_let_others_pass(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "MAX_AT_ONCE", 2)
+    monkeypatch.setattr(forwarding, "MAX_PAUSE", timedelta(seconds=1))
+    bad, good = ["bad0", "bad1"], ["good0", "good1", "good2"]
+    scene.behind.refused = dict.fromkeys(bad, ViewUnavailable("away for these"))
+    async with scene.process(is_first=True) as outbox:
+        for name in (*bad, *good):
+            await outbox.enqueue(mail(name))
+        async with asyncio.timeout(30):
+            while await names(scene) != good:
+                await asyncio.sleep(0.01)
+        scene.behind.refused = {}
+        await scene.until_empty()
+
+    assert await names(scene) == [*bad, *good]
+
+
 async def test_what_an_administrator_removes_is_counted_no_more(scene: Scene) -> None:
     async with scene.process(is_first=True, forwards=False) as outbox:
         for number in range(4):
