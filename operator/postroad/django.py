@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from django.conf import settings
+from django import conf
 from django.core.exceptions import ImproperlyConfigured
 from django.core.mail.backends import smtp
 
@@ -25,7 +25,7 @@ class EmailBackend(smtp.EmailBackend):  # type: ignore[misc]
         """Return whether there was no connection before."""
         if self.connection is not None:
             return False
-        url = getattr(settings, "POSTROAD_QUEUE", "")
+        url = getattr(conf.settings, "POSTROAD_QUEUE", "")
         if not url:
             raise ImproperlyConfigured("POSTROAD_QUEUE: write the URL of a queue")
         self.connection = SMTP(_queue(url))
