@@ -24,6 +24,10 @@ FILTERS = (*SELECTOR, "state", "q")
 MAX_GROUPED = 500
 """Dead letters of a page, in groups by reason."""
 
+MAX_REASON = 200
+"""Characters by which reasons are compared: a server chooses them, and the time grows by their
+square."""
+
 
 @router.get("/mails")
 async def search_mails(request: Request, namespace: str, name: str) -> Response:
@@ -73,7 +77,7 @@ def by_reason(mails: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str,
     """Return mails by what their reasons have in common beside addresses, most first."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for each in mails:
-        reason = re.sub(r"<?[^\s<>]+@[^\s<>]+>?", "…", each["reason"] or "")
+        reason = re.sub(r"<?[^\s<>]+@[^\s<>]+>?", "…", (each["reason"] or "")[:MAX_REASON])
         groups.setdefault(reason, []).append(each)
     return sorted(groups.items(), key=lambda each: -len(each[1]))
 
