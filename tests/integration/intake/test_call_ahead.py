@@ -136,9 +136,12 @@ async def test_a_client_that_leaves_meanwhile_ends_its_session(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("domain", "problem"),
     [
-        ({"recipients": {}}, "give either file or callAhead"),
+        ({"recipients": {}}, "give one of secretRef"),
         ({"recipients": {"file": "a\0b"}}, "a path without NUL"),
-        ({"recipients": {"file": "r", "callAhead": {"host": "a.example"}}}, "either file or"),
+        (
+            {"recipients": {"file": "r", "callAhead": {"host": "a.example"}}},
+            "give one of secretRef",
+        ),
         ({"recipients": {"callAhead": {"host": "a.example", "lookUp": "MX"}}}, "leave out lookUp"),
         ({"recipients": {"file": "r"}, "backup": True}, "backup goes with recipients.callAhead"),
         ({"backup": True}, "backup goes with recipients.callAhead"),
