@@ -161,7 +161,7 @@ def test_lines_of_people_are_read() -> None:
 
 
 def test_what_a_later_release_has_put_there_can_be_read() -> None:
-    line = '{"address": "a@example.org", "by": "complaint"}'
+    line = '{"address": "a@example.org", "by": "oracle"}'
     assert read_line(line, "asked", AT, is_hashed=False) == suppressed(
         "a@example.org", "asked", ADMINISTRATOR, AT
     )

@@ -332,6 +332,7 @@ async def test_a_mail_that_fails_alone_keeps_no_place_and_is_not_lost(
 ) -> None:
     monkeypatch.setattr(forwarding, "MAX_AT_ONCE", 2)
     monkeypatch.setattr(forwarding, "SET_ASIDE", timedelta(seconds=1))
+    monkeypatch.setattr(forwarding, "MAX_PAUSE", timedelta(seconds=1))
     scene.behind.refused = {"bad": BlobsRefused("no")}
     async with scene.process(is_first=True) as outbox:
         await outbox.enqueue(mail("bad"))
