@@ -120,7 +120,7 @@ class SuppressionListContract:
         both = [replace(each, by=by) for each in many for by in SuppressedBy]
         await one.add("", both)
         read = [each async for each in other.entries("")]
-        assert len(read) == 2200
+        assert len(read) == len(both)
         assert {(each.token, each.by) for each in read} == {(each.token, each.by) for each in both}
 
     async def test_what_expires_is_kept_until_then(self, lists: Lists) -> None:

@@ -51,7 +51,9 @@ class LiveFunctions:
         gc.unfreeze()  # the tests' configuration freezes what is imported
         self._functions: dict[Place, list[FunctionType]] = {}
         for each in gc.get_objects():
-            if isinstance(each, FunctionType):
+            if (
+                type(each) is FunctionType
+            ):  # a lazy object of Django raises where its class is asked
                 self._functions.setdefault(_place(each.__code__), []).append(each)
         gc.freeze()
 
