@@ -83,7 +83,7 @@ class Offer:
     """Keywords of MAIL that depend on the offer."""
 
     secured_words: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """The same under TLS."""
+    """Keywords of MAIL that depend on the offer, under TLS."""
 
     def __post_init__(self) -> None:
         login = ("LOGIN",) if self.mechanisms else ()

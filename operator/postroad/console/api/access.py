@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from postroad.console.api.streams import Streams
 from postroad.console.operations import Operations
 from postroad.console.queues import ConsoleQueue, ConsoleQueues
-from postroad.console.rights import ConsoleUser, Rights
+from postroad.console.rights import CONTENT, MAILS, OPERATIONS, QUEUES, ConsoleUser, Rights
 from postroad.ports.clock import Clock
 from postroad.problems import Problem
 from postroad.telemetry.logs import logger
@@ -71,6 +71,15 @@ def access(verb: str, resource: str) -> Callable[..., Coroutine[Any, Any, QueueA
         return QueueAccess(console, who, found)
 
     return check
+
+
+ReadQueue = Annotated[QueueAccess, Depends(access("get", QUEUES))]
+ListMails = Annotated[QueueAccess, Depends(access("list", MAILS))]
+ReadMails = Annotated[QueueAccess, Depends(access("get", MAILS))]
+ReadContent = Annotated[QueueAccess, Depends(access("get", CONTENT))]
+ReadOperations = Annotated[QueueAccess, Depends(access("get", OPERATIONS))]
+ChangeQueue = Annotated[QueueAccess, Depends(access("create", OPERATIONS))]
+"""Parameters of routes: a queue to whose part the user has a right."""
 
 
 def audited(at: QueueAccess, change: str, **more: object) -> None:

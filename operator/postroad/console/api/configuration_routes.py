@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 
 from postroad.administration.configuration import (
     ConfigurationOf,
@@ -12,10 +12,9 @@ from postroad.administration.configuration import (
     present_document,
     state_of,
 )
-from postroad.console.api.access import QueueAccess, access
+from postroad.console.api.access import QueueAccess, ReadQueue
 from postroad.console.api.errors import documented
 from postroad.console.api.models import ConfigurationDocument, PlanDocument, PlanQuery
-from postroad.console.rights import QUEUES
 from postroad.domain.configuration.documents import to_document
 from postroad.problems import Problem
 
@@ -25,8 +24,6 @@ router = APIRouter(
     responses=documented(),
 )
 
-ReadConfiguration = Annotated[QueueAccess, Depends(access("get", QUEUES))]
-
 
 def _of(at: QueueAccess) -> ConfigurationOf:
     if at.on.configuration is None:
@@ -35,7 +32,7 @@ def _of(at: QueueAccess) -> ConfigurationOf:
 
 
 @router.get("")
-async def get_configuration(at: ReadConfiguration) -> ConfigurationDocument:
+async def get_configuration(at: ReadQueue) -> ConfigurationDocument:
     """Return the accepted configuration and its history."""
     opened = _of(at)
     recorded = await opened.history.load()
@@ -46,9 +43,7 @@ async def get_configuration(at: ReadConfiguration) -> ConfigurationDocument:
 
 
 @router.get("/plan")
-async def plan_configuration(
-    at: ReadConfiguration, query: Annotated[PlanQuery, Query()]
-) -> PlanDocument:
+async def plan_configuration(at: ReadQueue, query: Annotated[PlanQuery, Query()]) -> PlanDocument:
     """Return what a change would lead to, and which configuration suits the mail. Nothing is
     recorded: a MailQueue is changed by its resource."""
     outcome, _ = await planned(_of(at), query.given())

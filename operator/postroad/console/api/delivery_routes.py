@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from postroad.administration.suppression import checked_tenant, readmit, suppress
 from postroad.administration.tracing import search_attempts
-from postroad.console.api.access import QueueAccess, access, audited
+from postroad.console.api.access import ChangeQueue, QueueAccess, ReadMails, audited
 from postroad.console.api.errors import documented
 from postroad.console.api.models import (
     Page,
@@ -20,15 +20,12 @@ from postroad.console.api.models import (
     TenantQuery,
     TraceQuery,
 )
-from postroad.console.rights import MAILS, OPERATIONS
 from postroad.domain.delivery.attempts import AttemptSelector, to_document
 from postroad.ports.delivery import SuppressionList
 from postroad.problems import Problem
 
 router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["delivery"], responses=documented())
 
-ReadDelivery = Annotated[QueueAccess, Depends(access("get", MAILS))]
-ChangeDelivery = Annotated[QueueAccess, Depends(access("create", OPERATIONS))]
 Suppressed = Annotated[str, Path(max_length=320, examples=["b@example.net"])]
 
 
@@ -41,7 +38,7 @@ def _list_of(at: QueueAccess) -> SuppressionList:
 
 @router.get("/suppressions")
 async def list_suppressions(
-    at: ReadDelivery, query: Annotated[SuppressionQuery, Query()]
+    at: ReadMails, query: Annotated[SuppressionQuery, Query()]
 ) -> Page[SuppressionDocument]:
     """List the addresses that are not mailed, in no order that means anything."""
     after, items, last = bytes.fromhex(query.cursor or ""), list[SuppressionDocument](), b""
@@ -55,7 +52,7 @@ async def list_suppressions(
 
 @router.put("/suppressions/{address:path}", status_code=204)
 async def put_suppression(
-    at: ChangeDelivery,
+    at: ChangeQueue,
     address: Suppressed,
     query: Annotated[TenantQuery, Query()],
     wanted: SuppressRequest,
@@ -76,7 +73,7 @@ async def put_suppression(
 
 @router.delete("/suppressions/{address:path}", status_code=204)
 async def delete_suppression(
-    at: ChangeDelivery, address: Suppressed, query: Annotated[TenantQuery, Query()]
+    at: ChangeQueue, address: Suppressed, query: Annotated[TenantQuery, Query()]
 ) -> Response:
     """Take an address, or its hash, off the list."""
     _, missing = await readmit(_list_of(at), query.tenant, [address])
@@ -87,7 +84,7 @@ async def delete_suppression(
 
 
 @router.get("/trace")
-async def trace(at: ReadDelivery, query: Annotated[TraceQuery, Query()]) -> Page[dict[str, Any]]:
+async def trace(at: ReadMails, query: Annotated[TraceQuery, Query()]) -> Page[dict[str, Any]]:
     """Return the last attempts that fit, the oldest first, also of mail that is gone."""
     folder = at.on.attempt_log
     if folder is None or not await asyncio.to_thread(folder.is_dir):

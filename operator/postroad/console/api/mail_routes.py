@@ -7,37 +7,33 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
 from postroad.administration.tracing import search_attempts
-from postroad.console.api.access import QueueAccess, access
+from postroad.console.api.access import ListMails, QueueAccess, ReadContent, ReadMails
 from postroad.console.api.errors import documented
 from postroad.console.api.models import MailDetail, MailDocument, MailQuery, Page
 from postroad.console.reading import Views, find_mail, find_page
-from postroad.console.rights import CONTENT, MAILS
 from postroad.domain.delivery.attempts import AttemptSelector, to_document
 from postroad.domain.queues.documents import MailView
 
 router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["mails"], responses=documented())
 
-ListMail = Annotated[QueueAccess, Depends(access("list", MAILS))]
-ReadMail = Annotated[QueueAccess, Depends(access("get", MAILS))]
-ReadContent = Annotated[QueueAccess, Depends(access("get", CONTENT))]
 
 MAX_ATTEMPTS = 1000
 """Attempts that are shown of one mail, the last ones."""
 
 
 @router.get("/mails")
-async def list_mails(at: ListMail, query: Annotated[MailQuery, Query()]) -> Page[MailDocument]:
+async def list_mails(at: ListMails, query: Annotated[MailQuery, Query()]) -> Page[MailDocument]:
     """Search waiting mail, the oldest first."""
     return await _page(at, at.on.queue.browse, query)
 
 
 @router.get("/dead-letters")
 async def list_dead_letters(
-    at: ReadMail, query: Annotated[MailQuery, Query()]
+    at: ReadMails, query: Annotated[MailQuery, Query()]
 ) -> Page[MailDocument]:
     """Search dead letters, the oldest first."""
     return await _page(at, at.on.queue.dead_letters, query)
@@ -50,7 +46,7 @@ async def _page(at: QueueAccess, views: Views, query: MailQuery) -> Page[MailDoc
 
 
 @router.get("/mails/{id}")
-async def get_mail(at: ReadMail, id: UUID) -> MailDetail:  # noqa: A002
+async def get_mail(at: ReadMails, id: UUID) -> MailDetail:  # noqa: A002
     """Return a mail, waiting or dead, with its attempts and why it waits."""
     view = await find_mail(at.on.queue, id)
     return MailDetail.detail(view, await _attempts(at, view))

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from starlette.responses import StreamingResponse
 
-from postroad.console.api.access import QueueAccess, access
+from postroad.console.api.access import ChangeQueue, QueueAccess, ReadOperations
 from postroad.console.api.errors import documented
 from postroad.console.api.models import OperationBegun, OperationDocument, OperationRequest
 from postroad.console.api.streams import progress_response
 from postroad.console.operations import Running
-from postroad.console.rights import OPERATIONS
 from postroad.problems import Problem
 
 router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["operations"], responses=documented())
 
-CreateOperation = Annotated[QueueAccess, Depends(access("create", OPERATIONS))]
-ReadOperation = Annotated[QueueAccess, Depends(access("get", OPERATIONS))]
-
 
 @router.post("/operations", status_code=202, responses=documented(409))
-async def begin_operation(at: CreateOperation, wanted: OperationRequest) -> OperationBegun:
+async def begin_operation(at: ChangeQueue, wanted: OperationRequest) -> OperationBegun:
     """Begin an operation, or count the mails that it is for. Repeating it changes nothing twice."""
     begun = await at.console.operations.begin(
         at.on,
@@ -37,7 +33,7 @@ async def begin_operation(at: CreateOperation, wanted: OperationRequest) -> Oper
 
 
 @router.get("/operations/{id}")
-async def get_operation(at: ReadOperation, id: UUID) -> OperationDocument:  # noqa: A002
+async def get_operation(at: ReadOperations, id: UUID) -> OperationDocument:  # noqa: A002
     """Return how far an operation is, and its result."""
     return OperationDocument.of(_found(at, id))
 
@@ -51,7 +47,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/operations/{id}/events", response_class=StreamingResponse, responses=_EVENTS)
-async def watch_operation(at: ReadOperation, id: UUID) -> StreamingResponse:  # noqa: A002
+async def watch_operation(at: ReadOperations, id: UUID) -> StreamingResponse:  # noqa: A002
     """Watch how an operation goes on."""
     return progress_response(at.console.streams, at.who.name, _found(at, id))
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 
-from postroad.console.api.access import QueueAccess, access, console_of, user_of
+from postroad.console.api.access import ReadQueue, console_of, user_of
 from postroad.console.api.errors import documented
 from postroad.console.api.models import DomainAges, Page, QueueDocument, SizesDocument
 from postroad.console.queues import ConsoleQueue
@@ -18,8 +17,6 @@ from postroad.domain.values.instants import format_duration
 from postroad.errors import PostroadError
 
 router = APIRouter(tags=["queues"], responses=documented())
-
-ReadQueue = Annotated[QueueAccess, Depends(access("get", QUEUES))]
 
 
 @router.get("/queues")

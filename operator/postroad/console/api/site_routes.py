@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from postroad.administration import rerouting, sites
-from postroad.console.api.access import QueueAccess, access, audited
+from postroad.console.api.access import ChangeQueue, QueueAccess, ReadMails, audited
 from postroad.console.api.errors import documented
 from postroad.console.api.models import (
     RerouteRequest,
@@ -17,7 +15,6 @@ from postroad.console.api.models import (
     SitesDocument,
     SuspendRequest,
 )
-from postroad.console.rights import MAILS, OPERATIONS
 from postroad.domain.delivery.sites import RerouteOf
 from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.errors import InvalidInput
@@ -27,8 +24,6 @@ from postroad.problems import Problem
 
 router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["sites"], responses=documented())
 
-ReadSites = Annotated[QueueAccess, Depends(access("get", MAILS))]
-ChangeSites = Annotated[QueueAccess, Depends(access("create", OPERATIONS))]
 
 NOT_SHOWN = "no worker shows a site of this name: compare it with GET \u2026/sites"
 
@@ -41,7 +36,7 @@ def _state_of(at: QueueAccess) -> SharedState:
 
 
 @router.get("/sites")
-async def list_sites(at: ReadSites) -> SitesDocument:
+async def list_sites(at: ReadMails) -> SitesDocument:
     """List the sites that workers have mail for, the suspended ones, and what is rerouted."""
     found = await sites.listed_sites(_state_of(at), at.console.clock.now())
     items = [SiteDocument(**each.printed()) for each in found.sites]
@@ -53,7 +48,7 @@ async def list_sites(at: ReadSites) -> SitesDocument:
 
 
 @router.post("/sites/{site}:suspend")
-async def suspend_site(at: ChangeSites, site: str, wanted: SuspendRequest) -> SiteChanged:
+async def suspend_site(at: ChangeQueue, site: str, wanted: SuspendRequest) -> SiteChanged:
     """Send no mail to a site for a time. Workers obey within seconds."""
     made, is_known = await sites.suspend(
         _state_of(at), at.console.clock.now(), site, wanted.duration, wanted.reason
@@ -63,7 +58,7 @@ async def suspend_site(at: ChangeSites, site: str, wanted: SuspendRequest) -> Si
 
 
 @router.post("/sites/{site}:resume")
-async def resume_site(at: ChangeSites, site: str) -> SiteChanged:
+async def resume_site(at: ChangeQueue, site: str) -> SiteChanged:
     """Send mail to a suspended site again."""
     await sites.resume(_state_of(at), at.console.clock.now(), site)
     audited(at, "resume", site=site)
@@ -71,7 +66,7 @@ async def resume_site(at: ChangeSites, site: str) -> SiteChanged:
 
 
 @router.post("/sites/{site}:flush", status_code=202)
-async def flush_site(at: ChangeSites, site: str) -> SiteFlushed:
+async def flush_site(at: ChangeQueue, site: str) -> SiteFlushed:
     """Let all workers try a site at once, and make its delayed mail due."""
     clock, name = at.console.clock, sites.site_name(site)
     tried = await sites.try_site(_state_of(at), clock, name)
@@ -80,7 +75,7 @@ async def flush_site(at: ChangeSites, site: str) -> SiteFlushed:
 
 
 @router.post("/sites/{site}:reroute")
-async def reroute_site(at: ChangeSites, site: str, wanted: RerouteRequest) -> SiteChanged:
+async def reroute_site(at: ChangeQueue, site: str, wanted: RerouteRequest) -> SiteChanged:
     """Let the mail of a site, or of a domain, go elsewhere for a time; or end that."""
     state, now = _state_of(at), at.console.clock.now()
     is_domain = wanted.of is RerouteOf.DOMAIN
