@@ -77,6 +77,7 @@ EXTRAS = {
     **dict.fromkeys(("fastapi", "jinja2", "starlette", "uvicorn"), "console"),
     **dict.fromkeys(("kopf", "kubernetes"), "operator"),
     **dict.fromkeys(("matplotlib", "pyspark"), "pipeline"),
+    "opentelemetry": "tracing",
 }
 """The extras that bring what an installation for one directory lacks, by module."""
 

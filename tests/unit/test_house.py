@@ -92,7 +92,7 @@ def test_the_tree_of_errors_has_each_error() -> None:
 def test_every_library_that_is_declared_is_imported() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = ("smtp", "distributed", "intake", "operator", "pipeline")
+    names = ("smtp", "distributed", "intake", "operator", "pipeline", "tracing")
     shipped = [each for name in names for each in extras[name]]
     declared = {each for each in (*project["dependencies"], *shipped) if "postroad[" not in each}
     modules = packages_distributions()

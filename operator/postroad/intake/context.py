@@ -32,6 +32,7 @@ from postroad.ports.mail_queue import IntakeQueue
 from postroad.smtp.wire import HandshakeFailed
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIENTS, of_queue
+from postroad.telemetry.tracing import MailTracer
 
 if TYPE_CHECKING:  # its libraries are those of the extra `intake`
     from postroad.intake.logins.authenticator import Authenticator
@@ -154,6 +155,9 @@ class IntakeContext:
 
     returned: ReturnedMails | None = None
     """Takes what comes back to signed reverse-paths; None: nothing does."""
+
+    tracer: MailTracer | None = None
+    """Begins the spans of mails; None: there are none."""
 
     _counters: dict[str, Counter] = field(default_factory=dict)
 

@@ -15,6 +15,7 @@ from postroad.domain.mail.mail import (
     NO_ATTRIBUTES,
     QUARANTINE,
     TENANT,
+    TRACEPARENT,
     DsnOptions,
     Mail,
     Origin,
@@ -33,6 +34,7 @@ from postroad.intake.message_buffer import MEMORY_BYTES, MessageBuffer, trace_fi
 from postroad.intake.submitted_header import SubmittedHeader
 from postroad.ports.mail_queue import NO_DELAY
 from postroad.telemetry.logs import logger
+from postroad.telemetry.tracing import MailSpan, mail_attributes
 
 if TYPE_CHECKING:  # its library is one of the extra `intake`
     from postroad.intake.returns.handling import ReturnedMails
@@ -83,7 +85,10 @@ class Reception:
 
         self._max_size_bytes = rights.largest_mail(context.offer.max_size_bytes)
         self._submission = rights.submission
+        self._span: MailSpan | None = None
+        self._enqueueing: MailSpan | None = None
         now, hostname = context.clock.now(), context.offer.hostname
+        self._began_at = now
         header = None
         if (its := self._submission) is not None:
             completes = its.fixes_up or offered.is_incomplete
@@ -116,9 +121,24 @@ class Reception:
 
     async def enqueue(self) -> Reply:
         """Enqueue the mail that was read, count it, and return the reply to it."""
+        if self._context.tracer is not None:
+            parent = self._offered.attributes.get(TRACEPARENT)
+            self._span = self._context.tracer.begin("accept", parent, {}, self._began_at)
         reply = await self._queue()
+        if self._span is not None:
+            self._end_spans(self._span, reply)
         self._count(reply)
         return reply
+
+    def _end_spans(self, span: MailSpan, reply: Reply) -> None:
+        recipients = len(self._offered.recipients)
+        queue, size_bytes = self._context.queue.name, self.buffer.size_bytes
+        attributes = mail_attributes(queue, size_bytes, recipients)
+        attributes["network.protocol.name"] = (self._origin.protocol or "").lower()
+        attributes["postroad.reply"] = _codes(reply)
+        if self._enqueueing is not None:
+            self._enqueueing.end({}, is_error=not reply.is_positive)
+        span.end(attributes, is_error=not reply.is_positive)
 
     async def _queue(self) -> Reply:
         queue = self._context.queue
@@ -143,6 +163,8 @@ class Reception:
         except Exception as error:  # also for a bug, 451: the client must keep the mail
             _log.exception("unexpected error in an enqueue", queue=queue.name)
             return reply_texts.reply_for(error)
+        if self._enqueueing is not None:
+            self._enqueueing.end({"messaging.message.id": str(enqueue_id)})
         await publish_accepted(
             self._context.events,
             queue.name,
@@ -246,6 +268,9 @@ class Reception:
             attributes = {**attributes, TENANT: submission.tenant}
         if self.digest is not None:
             attributes = {**attributes, CONTENT_DIGEST: self.digest}
+        if self._span is not None:
+            self._enqueueing = self._span.child("enqueue", {})
+            attributes = {**attributes, TRACEPARENT: self._enqueueing.traceparent}
         return Mail(
             offered.sender,
             offered.recipients,
@@ -263,12 +288,11 @@ class Reception:
         """Log the reply that refuses the mail; of a filter, whose text may hold addresses, the
         codes alone."""
         self.error = error
-        codes = " ".join(map(str, filter(None, (reply.code, reply.enhanced))))
         _log.info(
             "mail refused",
             queue=self._context.queue.name,
             client=self._origin.address,
-            reply=str(reply) if logs_text else codes,
+            reply=str(reply) if logs_text else _codes(reply),
             error=None if error is None else f"{type(error).__name__}: {error.explain()}",
         )
         return reply
@@ -279,6 +303,10 @@ class Reception:
         else:
             kind = "permanent" if reply.is_permanent else "transient"
         self._context.count(kind)
+
+
+def _codes(reply: Reply) -> str:
+    return " ".join(map(str, filter(None, (reply.code, reply.enhanced))))
 
 
 def _redirected(

@@ -260,6 +260,7 @@ def _deliverer_of(
         reporting,
         suppressing,
         this.events,
+        this.tracer,
     )
 
 

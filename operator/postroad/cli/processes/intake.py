@@ -50,6 +50,7 @@ from postroad.settings import Settings, from_environment
 from postroad.settings.intake import BareLineEnds, Intake, LongLines
 from postroad.smtp.server import ServerCertificate
 from postroad.telemetry.logs import logger
+from postroad.telemetry.tracing import MailTracer
 
 if TYPE_CHECKING:
     from postroad.intake.web.server import HttpServer
@@ -247,9 +248,8 @@ async def _receive_with(
     noted: EventLog | None,
 ) -> None:
     section = settings.intake
-    base = _base_context(
-        queue, settings, None if isinstance(listeners, FollowedIntake) else listeners, noted
-    )
+    certificate = None if isinstance(listeners, FollowedIntake) else listeners
+    base = _base_context(queue, settings, certificate, noted, this.tracer)
     file, by_file = None, None
     if isinstance(listeners, FollowedIntake):
         suppression = Suppression(this.queue.suppression_list, lambda: this.suppression)
@@ -310,6 +310,7 @@ def _base_context(
     settings: Settings,
     certificate: ServerCertificate | None,
     noted: EventLog | None,
+    tracer: MailTracer | None,
 ) -> IntakeContext:
     """Return what the sessions of all listeners share."""
     section = settings.intake
@@ -332,6 +333,7 @@ def _base_context(
         rules_of(section),
         takes_long_lines=section.long_lines is LongLines.FOLD,
         events=noted,
+        tracer=tracer,
     )
 
 

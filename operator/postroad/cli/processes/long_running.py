@@ -31,6 +31,7 @@ from postroad.settings import Settings
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
 from postroad.telemetry.logs import logger
+from postroad.telemetry.tracing import MailTracer, tracer_of
 
 MAINTENANCE_INTERVAL = timedelta(seconds=30)
 """Between two rounds, on average: maintenance finds a dead letter within a minute. A round with
@@ -92,6 +93,9 @@ class Process:
     events: SpooledEvents | None = None
     """Events for programs outside, of intake and worker; None: there are none."""
 
+    tracer: MailTracer | None = None
+    """Begins the spans of mails; None: there are none."""
+
     suppression: SuppressionRules | None = None
     """Rules of the suppression list, of intake and worker; None: they do not look at it."""
 
@@ -151,10 +155,13 @@ async def process(
             yield None
             return
         this.readiness.opened(queue.check_open)
+        this.tracer = tracer_of(os.environ)
         try:
             yield this
         finally:
             await queue.close()
+            if this.tracer is not None:
+                await this.tracer.close()
             _log.info("closed", queue=queue.name)
     finally:
         await health.close()

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from postroad.domain.mail.envelope_documents import handing_key
-from postroad.domain.mail.mail import Envelope, Outcome, Responder
+from postroad.domain.mail.mail import TRACEPARENT, Envelope, Outcome, Responder
 from postroad.errors import InvalidInput
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of secrets, and none itself
@@ -143,7 +143,10 @@ class WebhookRequest:
         receiver can pass over what it has."""
         key = handing_key(mail_id, envelope.recipients)
         made = cls.signed(key, _envelope(mail_id, envelope), content, secrets, now)
-        return cls({"Idempotency-Key": f'"{key}"', **made.headers}, made.body)
+        headers = {"Idempotency-Key": f'"{key}"', **made.headers}
+        if (parent := envelope.attributes.get(TRACEPARENT)) is not None:
+            headers["traceparent"] = parent
+        return cls(headers, made.body)
 
     @classmethod
     def signed(

@@ -71,6 +71,10 @@ REQUIRE_TLS = "postroad.requiretls"
 """The attribute of a mail that goes over verified TLS alone, to servers that see to that, too; its
 value is `yes`. Source: RFC 8689."""
 
+TRACEPARENT = "postroad.traceparent"
+"""The attribute that names the span of a trace to which spans of the mail belong, as the header of
+HTTP has it (W3C Trace Context). Source: ADR 0095."""
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PLAIN = frozenset((str, type(None)))
 _NULL_SENDER = "the null reverse-path `<>` is sender=None"

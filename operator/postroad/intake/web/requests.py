@@ -18,7 +18,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from postroad.domain.mail.dot_stuffing import LineEnds
-from postroad.domain.mail.mail import TENANT, Origin
+from postroad.domain.mail.mail import TENANT, TRACEPARENT, Origin
 from postroad.errors import InvalidMail, KeyReused
 from postroad.intake import reply_texts
 from postroad.intake.clients import Clients, Rights, Submission
@@ -58,6 +58,7 @@ _Result = TypeVar("_Result")
 
 _KEY = re.compile(r"[!-~][ -~]{0,253}[!-~]|[!-~]")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _NUMBER = re.compile(r"-?[0-9]{1,3}")
 
 
@@ -71,6 +72,9 @@ class HttpClient:
     rights: Rights = Rights(may_relay=False)  # noqa: RUF009 - it is frozen
     key: str | None = None
     """The Idempotency-Key of the request."""
+
+    traceparent: str | None = None
+    """The span of the client that its mails belong to; None: it names none that is valid."""
 
     logged_in: Callable[[], None] = field(default=lambda: None)
     """Notes that the connection has had a user."""
@@ -337,12 +341,14 @@ def _validated(document: object) -> MailRequest:
 def _attributes(client: HttpClient, envelope: MailFields) -> dict[str, str]:
     """Return the attributes of a mail. Raises: Problem, where it names another tenant than the
     user's, or the user has none: the tenant decides who signs, and whose limits hold."""
-    wanted = envelope.tenant
+    attributes, wanted = dict(envelope.attributes), envelope.tenant
+    if client.traceparent is not None:
+        attributes[TRACEPARENT] = client.traceparent
     if wanted is None:
-        return dict(envelope.attributes)
+        return attributes
     if wanted != client.submission.tenant:
         raise Problem(403, "the user may not send for this tenant")
-    return {**envelope.attributes, TENANT: wanted}
+    return {**attributes, TENANT: wanted}
 
 
 def _too_many_recipients(client: HttpClient) -> Problem:
@@ -375,7 +381,8 @@ async def _logged_in(request: web.BaseRequest, client: HttpClient) -> HttpClient
         raise Problem(401, "log in as a user of this server", headers=challenges) from None
     client.logged_in()
     rights = with_login(context.rules.rights_of(client.address), submission)
-    return replace(client, rights=rights, key=_key(request))
+    traceparent = _traceparent(request)
+    return replace(client, rights=rights, key=_key(request), traceparent=traceparent)
 
 
 async def _submission(
@@ -413,6 +420,11 @@ def _key(request: web.BaseRequest) -> str | None:
     if len(keys) > 1 or not _KEY.fullmatch(keys[0]):
         raise Problem(400, "an Idempotency-Key has 1 to 255 printable characters of ASCII")
     return keys[0]
+
+
+def _traceparent(request: web.BaseRequest) -> str | None:
+    given = request.headers.getall("traceparent", [])
+    return given[0] if len(given) == 1 and _TRACEPARENT.fullmatch(given[0]) else None
 
 
 def _media_type(request: web.BaseRequest) -> str:

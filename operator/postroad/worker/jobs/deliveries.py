@@ -24,7 +24,7 @@ from postroad.domain.delivery.retries import (
     decide,
     softened,
 )
-from postroad.domain.mail.mail import Outcome, OutcomeKind
+from postroad.domain.mail.mail import TRACEPARENT, Outcome, OutcomeKind
 from postroad.errors import (
     StoreFull,
 )
@@ -35,6 +35,7 @@ from postroad.ports.events import EventLog
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS, of_queue
+from postroad.telemetry.tracing import MailSpan, MailTracer, mail_attributes
 from postroad.worker.reporting import DueReport, Reporting
 from postroad.worker.sites.suppressing import Suppressing
 
@@ -73,6 +74,18 @@ class Deliverer:
     events: EventLog | None = None
     """Events for programs outside; None: there are none."""
 
+    tracer: MailTracer | None = None
+    """Begins the spans of mails; None: there are none."""
+
+    def begin_span(self, item: Item) -> MailSpan:
+        """Begin the span of an item that was leased, below that of its acceptance."""
+        assert self.tracer is not None
+        mail = item.mail
+        attributes = mail_attributes(self.queue, item.size_bytes, len(mail.recipients))
+        attributes["messaging.message.id"] = str(item.enqueue_id)
+        attributes["postroad.attempt"] = item.attempt + 1
+        return self.tracer.begin("dequeue", mail.attributes.get(TRACEPARENT), attributes)
+
     @property
     def is_logging(self) -> bool:
         """True if attempts are written somewhere."""
@@ -88,8 +101,9 @@ class Deliverer:
         backoff: timedelta = timedelta(0),
         *,
         is_paced: bool = False,
-    ) -> None:
-        """Report to the sender what the outcomes of an attempt ask for, then end the item by them;
+    ) -> str:
+        """Report to the sender what the outcomes of an attempt ask for, then end the item by them,
+        and return how it ended: delivered, deferred or rejected;
         `unrecorded` are those of them that `record` has not had, `untried` the reasons why other
         recipients were not attempted. They are not to come again before a `backoff` is over;
         `is_paced`: they come then, because limits by rate are why. Repeated until it succeeds.
@@ -125,6 +139,7 @@ class Deliverer:
             await self._record(item, left)
         await self._insist("end", partial(item.end, ending, attempt))
         self._report(item, outcomes, attempt, ending, duration)
+        return _ENDINGS[type(ending)]
 
     def _ending(
         self,
@@ -276,11 +291,11 @@ class Deliverer:
         duration: timedelta,
     ) -> None:
         _log.info(
-            _EVENTS[type(ending)],
+            f"mail {_ENDINGS[type(ending)]}",
             **ids_of(self.queue, item),
             attempt=item.attempt,
             **counts_of(outcomes),
-            replies=sorted({_codes_of(outcome.text) for outcome in outcomes.values()}),
+            replies=replies_of(outcomes),
             reasons=attempt.reasons if attempt else [],
             duration=round(duration.total_seconds(), 3),
         )
@@ -290,11 +305,11 @@ class Deliverer:
 _seconds_of, _attempts_of = lru_cache(DELIVERY_SECONDS.labels), lru_cache(ATTEMPTS.labels)
 
 _DELIVERED = OutcomeKind.DELIVERED
-_EVENTS = {
-    Done: "mail delivered",
-    RetryItem: "mail deferred",
-    DeferItem: "mail deferred",
-    Reject: "mail rejected",
+_ENDINGS = {
+    Done: "delivered",
+    RetryItem: "deferred",
+    DeferItem: "deferred",
+    Reject: "rejected",
 }
 
 
@@ -315,6 +330,11 @@ def counts_of(outcomes: Mapping[str, Outcome]) -> dict[str, int]:
     for outcome in outcomes.values():
         counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
     return counts
+
+
+def replies_of(outcomes: Mapping[str, Outcome]) -> list[str]:
+    """Return the codes of the replies of outcomes, each once."""
+    return sorted({_codes_of(outcome.text) for outcome in outcomes.values()})
 
 
 def _codes_of(text: str) -> str:

@@ -49,6 +49,7 @@ class ItemProgress:
         "item",
         "message_id",
         "open_jobs",
+        "span",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,8 @@ class ItemProgress:
         self._deliverer = deliverer
         self._on_over = on_over
         self.begun = deliverer.clock.elapsed()
+        self.span = None if deliverer.tracer is None else deliverer.begin_span(item)
+        """From the lease to the end; None: there is none."""
         self._outcomes: dict[str, Outcome] = {}
         self._unrecorded: dict[str, Outcome] = {}
         self._untried: dict[str, str] = {}
@@ -139,6 +142,8 @@ class ItemProgress:
         self._recorded()
         if not self.is_over:
             self.is_over = True
+            if self.span is not None:
+                self.span.end({"postroad.ending": "given back"})
             self._on_over(self)
 
     def cancel(self) -> None:
@@ -208,7 +213,7 @@ class ItemProgress:
             await self._deliverer.record(self.item, self._taken())
             return
         now = self._deliverer.clock.elapsed()
-        await self._deliverer.end(
+        ending = await self._deliverer.end(
             self.item,
             self._outcomes,
             self._untried,
@@ -217,6 +222,8 @@ class ItemProgress:
             self._backoff_until - now,
             is_paced=self._is_paced,
         )
+        if self.span is not None:
+            self.span.end({"postroad.ending": ending})
 
 
 def _settle(recording: asyncio.Future[None] | None) -> None:

@@ -8,13 +8,14 @@ from datetime import timedelta
 from typing import cast
 
 from postroad.domain.delivery.paces import LimitedMail
-from postroad.domain.mail.mail import Envelope, Outcome, domain_of
+from postroad.domain.mail.mail import TRACEPARENT, Envelope, Outcome, domain_of
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.values.domain_patterns import server_name
 from postroad.errors import PostroadError, ServerError
 from postroad.ports.delivery import Transmission
 from postroad.scheduling.events import DeliveryJob
 from postroad.telemetry.logs import logger
+from postroad.telemetry.tracing import MailSpan
 from postroad.worker.jobs.deliveries import UNEXPECTED, Took
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.route_lookups import RouteLookups
@@ -41,6 +42,7 @@ class OpenJob:
         "recipients",
         "route",
         "scheduled",
+        "span",
     )
 
     def __init__(
@@ -67,6 +69,8 @@ class OpenJob:
         self.backoff_since: timedelta | None = None
         """When its site was found backing off first."""
         self._has_begun = False
+        self.span: MailSpan | None = None
+        """Of its transmission; None: there is none."""
 
     def took(self, now: timedelta, link: WorkerConnection) -> Took:
         """Return how long a connection has had it."""
@@ -90,6 +94,10 @@ class OpenJob:
         envelope: Envelope = item.mail
         if self.recipients != envelope.recipients:
             envelope = replace(envelope, recipients=self.recipients)
+        if self.ledger.span is not None:  # one before it, of a connection that closed, is not sent
+            self.span = self.ledger.span.child("attempt", {})
+            attributes = {**envelope.attributes, TRACEPARENT: self.span.traceparent}
+            envelope = replace(envelope, attributes=attributes)
         return Transmission(
             self.number,
             item.mail_id,

@@ -41,7 +41,8 @@ from postroad.scheduling.events import (
     Withdrawn,
 )
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.deliveries import Deliverer, ids_of
+from postroad.telemetry.tracing import MailSpan
+from postroad.worker.jobs.deliveries import Deliverer, counts_of, ids_of, replies_of
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, LeaseOver, OpenJob, Withdrawals, deferred_by
 from postroad.worker.jobs.worker_connections import WorkerConnection, WorkerConnections
@@ -253,6 +254,8 @@ class Transmissions:
         self._jobs.forget(job)
         none = dict.fromkeys(job.recipients, NO_OUTCOME)
         placed = job.at_site(event.outcomes) or job.at_site(none)
+        if job.span is not None:
+            _end_span(job.span, link, placed)
         if any(each.kind is OutcomeKind.DELIVERED for each in placed.values()):
             # The next mail of this connection ends behind it: else a kill would repeat both.
             link.unrecorded.append(ledger.recording())
@@ -273,6 +276,8 @@ class Transmissions:
     def _fail(self, job: OpenJob, error: Exception, link: WorkerConnection) -> None:
         """The content of a job could not be read."""
         ledger, ids = job.ledger, ids_of(self._deliverer.queue, job.ledger.item)
+        if job.span is not None:
+            job.span.end({"error.type": type(error).__name__}, is_error=True)
         if isinstance(error, BlobMissing):
             _log.info("mail without its bytes", **ids)  # ended by the queue
             ledger.give_up()
@@ -291,3 +296,15 @@ class Transmissions:
         self._jobs.forget(job)
         self._on_event(Withdrawn(job.scheduled))
         ledger.go_on()
+
+
+def _end_span(span: MailSpan, link: WorkerConnection, outcomes: Mapping[str, Outcome]) -> None:
+    attributes: dict[str, str | int | list[str]] = {
+        f"postroad.{kind}": number for kind, number in counts_of(outcomes).items()
+    }
+    attributes["postroad.next_hop"], attributes["postroad.replies"] = (
+        link.destination,
+        replies_of(outcomes),
+    )
+    is_error = all(each.kind is not OutcomeKind.DELIVERED for each in outcomes.values())
+    span.end(attributes, is_error=is_error)
