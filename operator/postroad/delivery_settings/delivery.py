@@ -4,7 +4,6 @@ keys that sign mail), and what holds between them."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -31,13 +30,12 @@ from postroad.delivery_settings.patterns import (
 )
 from postroad.delivery_settings.routing import RoutingSettings, relay_rule
 from postroad.delivery_settings.secret_references import SecretKeyReference, VerpSecret
+from postroad.delivery_settings.shaping import ConnectionSettings, ServerLimits
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.smtp.bounces import BounceClass, BounceRule
 from postroad.domain.values.api_names import BY_API_NAME
-from postroad.domain.values.domain_patterns import DomainPatterns, server_name
-from postroad.routing.routes import host_of
-from postroad.scheduling.ranking import ConnectionLimits
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.signing.signatures import Canonical, SelectedKey, SigningRule
 
 
@@ -84,37 +82,6 @@ class RateLimitSettings(DeliverySection):
             None if self.tenants is None else frozenset(self.tenants),
             None if self.servers is None else DomainPatterns.of(self.servers),
         )
-
-
-class ConnectionSettings(DeliverySection):
-    """Limits of the connections of each worker to a server."""
-
-    servers: Annotated[tuple[ServerPattern, ...], Field(min_length=1, max_length=1000)]
-    """Servers, each of which has the limits for itself: `mx.example.org`, `*.example.org` for all
-    below it, or an address."""
-
-    max_connections: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
-    """Connections to it at a time. Absent: 20, or with a relay as many as a worker has."""
-
-    max_mails: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
-    """Mails that go over one connection, which then ends. Absent: 1000."""
-
-    def limits(self) -> ConnectionLimits:
-        """Return the value that workers use."""
-        return ConnectionLimits(self.max_connections, self.max_mails)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Limits of connections by server: the first rule that has it decides."""
-
-    rules: tuple[tuple[DomainPatterns, ConnectionLimits], ...] = ()
-
-    def __call__(self, name: str) -> ConnectionLimits:
-        """Return the limits of a destination, by the name that routes give it."""
-        host = server_name(host_of(name))
-        found = (limits for servers, limits in self.rules if servers.match(host) is not None)
-        return next(found, ConnectionLimits())
 
 
 MAX_LIFETIME = timedelta(days=3650)
@@ -275,10 +242,10 @@ class DeliverySettings(DeliverySection):
         """Return what workers do with the suppression list; None: nothing."""
         return None if self.suppression is None else self.suppression.rules()
 
-    def connection_limits(self) -> ServerLimits:
-        """Return the limits of destinations."""
+    def connection_limits(self) -> ServerLimits | None:
+        """Return the limits of destinations; None: all have the usual ones."""
         rules = ((DomainPatterns.of(each.servers), each.limits()) for each in self.connections)
-        return ServerLimits(tuple(rules))
+        return ServerLimits(tuple(rules)) if self.connections else None
 
     def limit_rules(self) -> tuple[LimitRule, ...]:
         return tuple(each.rule() for each in self.limits)

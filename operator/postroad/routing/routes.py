@@ -11,7 +11,7 @@ from enum import StrEnum
 from hashlib import sha256
 
 from postroad.domain.mail.mail import Outcome
-from postroad.domain.smtp.next_hops import NextHop, OldestTls
+from postroad.domain.smtp.next_hops import HopTimeouts, NextHop, OldestTls
 from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks
 from postroad.routing.answers import RecordType
 from postroad.routing.securing import USUAL_SECURITY, MxSecurity, TlsaRecords
@@ -65,6 +65,9 @@ class ResolvedHop:
     connect_within: timedelta | None = None
     """For how long each address is tried, and half of the time in which it has to greet; None: as
     long as usual. Its name is looked up for as long as usual."""
+
+    timeouts: HopTimeouts | None = None
+    """Time that it may take; None: the usual time."""
 
 
 @dataclass(frozen=True, slots=True)

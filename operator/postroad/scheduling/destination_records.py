@@ -78,11 +78,14 @@ class Destination:
         "has_answered",
         "idle",
         "is_backing_off",
+        "is_paced",
         "last_connection",
         "max_connections",
         "max_jobs",
         "name",
         "needs_time",
+        "next_opening",
+        "opening_interval",
         "slow",
         "trust",
         "was_slow",
@@ -92,6 +95,11 @@ class Destination:
         self.name = name
         self.max_connections = self.max_jobs = 1
         """Limits of its connections, and of the jobs of each; `Destinations` sets them."""
+        self.opening_interval = 0.0
+        """Seconds between two connections that are opened; 0: any number is."""
+        self.next_opening = 0.0
+        self.is_paced = False
+        """True if the next connection is not due yet."""
         self.connections = 0
         self.established = 0
         self.active: dict[tuple[Precedence, int, int], Ranking[ConnectionRecord]] = {}

@@ -17,14 +17,17 @@ from postroad.scheduling.destination_records import (
 )
 from postroad.scheduling.events import Precedence
 from postroad.scheduling.ranking import (
-    ConnectionLimits,
     LimitsOf,
     Member,
     Ranking,
     SchedulerRules,
+    usual_limits,
 )
 from postroad.scheduling.trust import FAILING, NEW, PROVEN, BusyConnections, Trust
 from postroad.scheduling.waiting import OverdueConnections
+
+MINUTE, TICK = 60.0, 1.0
+"""Seconds; a tick is the longest time between two looks at what time alone changes."""
 
 
 class Destinations:
@@ -37,12 +40,14 @@ class Destinations:
         self._connection_moments: Ranking[ConnectionRecord] = Ranking()
         self._record_moments: Ranking[Destination] = Ranking()
         self._slow_moments: Ranking[ConnectionRecord] = Ranking()
+        self._opening_moments: Ranking[Destination] | None = None
+        """None: there is no limit of the rate at which connections are opened."""
         self._nothing_before = math.inf
         """An instant before which no moment has come."""
         self._busy = BusyConnections(rules)
         self._overdue = OverdueConnections(rules)
         self._order = count()
-        self._limits_of: LimitsOf = lambda _: ConnectionLimits()
+        self._limits_of: LimitsOf = usual_limits
 
     def limit(self, limits_of: LimitsOf) -> None:
         """Limit connections from now on. What is open beyond a limit stays until it is idle or too
@@ -55,6 +60,11 @@ class Destinations:
         found = self._limits_of(destination.name)
         destination.max_connections = found.connections or self._rules.per_destination
         destination.max_jobs = found.jobs or self._rules.jobs_per_connection
+        destination.opening_interval = MINUTE / found.per_minute if found.per_minute else 0.0
+        if not destination.opening_interval:
+            destination.is_paced = False
+            if self._opening_moments is not None:
+                self._opening_moments.discard(destination)
 
     @property
     def free(self) -> int:
@@ -95,7 +105,7 @@ class Destinations:
         if found is None:
             return True
         most = min(found.max_connections, max(1, 2 * found.established))
-        return not found.is_backing_off and found.connections < most
+        return found.connections < most and not (found.is_backing_off or found.is_paced)
 
     def is_open(self, name: str) -> bool:
         """Return whether a job that may use a connection of its own finds one here."""
@@ -137,7 +147,21 @@ class Destinations:
         destination.connections += 1
         destination.last_connection = connection.number
         self._record_moments.discard(destination)
+        if destination.opening_interval:
+            self._pace(destination, now)
         return connection
+
+    def _pace(self, destination: Destination, now: float) -> None:
+        """Let the next connection wait until it is due. Those of a second may come together, since
+        time is looked at each second."""
+        interval = destination.opening_interval
+        destination.next_opening = max(destination.next_opening, now) + interval
+        due = destination.next_opening - max(0.0, TICK - interval)
+        if due > now:
+            destination.is_paced = True
+            if self._opening_moments is None:
+                self._opening_moments = Ranking()
+            self._put(self._opening_moments, destination, due, next(self._order))
 
     def assign(
         self, connection: ConnectionRecord, job: int, precedence: Precedence, now: float
@@ -265,7 +289,9 @@ class Destinations:
     def next_moment(self) -> float | None:
         """Return when `aged`, `slowed` or `end_backoffs` has something to do."""
         moments = (self._connection_moments, self._record_moments, self._slow_moments)
-        ranks = (each.first_rank() for each in moments)
+        ranks = [each.first_rank() for each in moments]
+        if self._opening_moments is not None:
+            ranks.append(self._opening_moments.first_rank())
         found = [rank[0] for rank in ranks if rank is not None]
         if (overdue := self._overdue.next_moment()) is not None:
             found.append(overdue)
@@ -306,8 +332,13 @@ class Destinations:
         return changed
 
     def end_backoffs(self, now: float) -> list[str]:
-        """End the backoffs that are over, and forget old records; return the destinations."""
+        """End the backoffs and paces that are over, and forget old records; return the
+        destinations."""
         changed = []
+        if (openings := self._opening_moments) is not None:
+            while (destination := openings.take_due(now)) is not None:
+                destination.is_paced = False
+                changed.append(destination.name)
         while (destination := self._record_moments.take_due(now)) is not None:
             changed.append(destination.name)
             if destination.is_backing_off:

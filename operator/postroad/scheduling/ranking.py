@@ -18,6 +18,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
+from postroad.domain.smtp.next_hops import HopTimeouts
 from postroad.errors import InvalidSettings
 from postroad.scheduling.events import Precedence
 
@@ -44,15 +45,24 @@ def _usual_limits() -> Mapping[Precedence, ShareLimits]:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits of one destination: how many connections, and how many jobs one has in all. None: as
-    `SchedulerRules` has it."""
+    """Limits of one destination: how many connections, how many jobs one has in all, and how many
+    are opened in a minute; recipients of one job, and times, which the scheduler hands on. None: as
+    `SchedulerRules` has it, or as usual."""
 
     connections: int | None = None
     jobs: int | None = None
+    per_minute: int | None = None
+    recipients: int | None = None
+    timeouts: HopTimeouts | None = None
 
 
 LimitsOf = Callable[[str], ConnectionLimits]
 """Returns the limits of a destination, by its name."""
+
+
+def usual_limits(_: str) -> ConnectionLimits:
+    """Return the limits of all where an administrator has none."""
+    return ConnectionLimits()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from postroad.routing.routes import (
 from postroad.routing.securing import DomainPolicy
 from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.scheduling.events import Site
+from postroad.scheduling.ranking import LimitsOf
 
 
 class Reroutes:
@@ -169,10 +170,13 @@ class DeliveryRoute:
     name: str
     hops: Mapping[str, ResolvedHop]
 
-    def most_recipients(self, sender: str | None) -> int:
-        """Return how many recipients a transmission of such mail may have."""
+    def most_recipients(self, sender: str | None, limits_of: LimitsOf | None = None) -> int:
+        """Return how many recipients a transmission of such mail may have, as the destination has
+        it that takes the fewest."""
         is_named = sender is not None and any(each.next_hop.verp for each in self.hops.values())
-        return 1 if is_named else MAX_RECIPIENTS
+        if is_named or limits_of is None:
+            return 1 if is_named else MAX_RECIPIENTS
+        return min(limits_of(each).recipients or MAX_RECIPIENTS for each in self.hops)
 
     @classmethod
     def of(cls, route: Route) -> DeliveryRoute:

@@ -32,7 +32,7 @@ from postroad.scheduling.events import (
     Tick,
     Withdrawn,
 )
-from postroad.scheduling.ranking import LimitsOf, SchedulerRules
+from postroad.scheduling.ranking import LimitsOf, SchedulerRules, usual_limits
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
 from postroad.worker.jobs.admission import (
@@ -148,12 +148,12 @@ class SchedulerRunner:
         else:
             self._take(ledger, left)
 
-    def limit(self, limits_of: LimitsOf) -> bool:
-        """Limit the connections of destinations from now on; return whether that is another
-        limit."""
+    def limit(self, limits_of: LimitsOf | None) -> bool:
+        """Limit the connections of destinations from now on; return whether that is another limit.
+        None: all have the usual ones."""
         is_other = limits_of != self._limits_of
-        self._limits_of = limits_of
-        self._scheduler.limit(limits_of)
+        self._limits_of = self._transmissions.limits_of = limits_of
+        self._scheduler.limit(limits_of or usual_limits)
         return is_other
 
     def route_again(self) -> None:
@@ -185,7 +185,7 @@ class SchedulerRunner:
         self._book.seen(route, recipients)
         if self._gate.is_shut(ledger, route, recipients):
             return
-        most = route.most_recipients(ledger.item.mail.sender)
+        most = route.most_recipients(ledger.item.mail.sender, self._limits_of)
         for by, together in self._deferrals.routes(ledger.item.mail_id, route, recipients):
             for each in chunks_of(together, most):
                 self._submit_job(ledger, by, each)

@@ -14,6 +14,7 @@ from datetime import timedelta
 from enum import Enum, auto
 
 from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.smtp.next_hops import HopTimeouts
 from postroad.ports.delivery import (
     BeforeEnd,
     ConnectionClosed,
@@ -71,6 +72,8 @@ class MemoryConnector:
         """The host of each connection that was begun."""
         self.limits: list[timedelta | None] = []
         """For how long each of them tries an address."""
+        self.times: list[HopTimeouts | None] = []
+        """Time that an administrator gives to each of them."""
 
     def open(
         self,
@@ -81,6 +84,7 @@ class MemoryConnector:
         """Begin to open a connection (see the port)."""
         self.opened.append(hop.next_hop.host)
         self.limits.append(hop.connect_within)
+        self.times.append(hop.timeouts)
         return MemoryConnection(self, hop.next_hop.host, on_event, before_end)
 
 

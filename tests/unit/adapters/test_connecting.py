@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from postroad.domain.smtp.next_hops import NextHop
+from postroad.domain.smtp.next_hops import HopTimeouts, NextHop
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client import connecting
 from postroad.smtp.client.client import SessionRefused
@@ -127,6 +128,25 @@ async def test_a_hop_with_little_time_for_its_connection_has_twice_that_to_greet
 
     assert [each.greeting for each in given] == [timedelta(seconds=greets_within)]
     assert given[0].command == Timeouts().command
+
+
+async def test_a_hop_has_the_times_that_an_administrator_gives_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[Timeouts] = []
+
+    async def opened(_: object, terms: SessionTerms) -> None:
+        given.append(terms.timeouts)
+        raise SessionRefused("421 4.3.2 no")
+
+    monkeypatch.setattr(ClientSession, "open", opened)
+    times = HopTimeouts(greeting=A_MINUTE, data_end=A_MINUTE)
+    hop = ResolvedHop(NextHop("hop.example"), (), timeouts=times)
+    events = Events()
+    SmtpConnector(ehlo_name="w.example").open(hop, events)
+    await events.until_closed()
+
+    assert given == [replace(Timeouts(), greeting=A_MINUTE, data_end=A_MINUTE)]
 
 
 async def test_an_address_that_did_not_answer_is_tried_last_for_a_while(

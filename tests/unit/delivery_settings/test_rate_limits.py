@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from postroad.delivery_settings.files import read_delivery
 from postroad.domain.delivery.paces import LimitedBy, LimitedMail, LimitRule, limits_of
-from postroad.domain.smtp.next_hops import NextHop
+from postroad.domain.smtp.next_hops import HopTimeouts, NextHop
 from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.errors import InvalidSettings
 from postroad.routing.routes import written_hop
@@ -75,12 +76,28 @@ connections:
   - {servers: ["*.MX.example", "2001:DB8::1"], maxConnections: 5, maxMails: 100}
 """)
     limits_of = read_delivery(file).connection_limits()
+    assert limits_of is not None
 
     found = [limits_of(written_hop(NextHop(host))) for host in ("a.mx.example", "B.mx.example.")]
     assert found == [ConnectionLimits(2), ConnectionLimits(5, 100)]
     assert limits_of(written_hop(NextHop("2001:db8:0::1"))) == ConnectionLimits(5, 100)
     for other in (NextHop("mx.example"), NextHop("2001:db8::2"), NextHop("/run/lmtp")):
         assert limits_of(written_hop(other)) == ConnectionLimits()
+
+
+def test_an_entry_gives_servers_a_rate_fewer_recipients_and_times(tmp_path: Path) -> None:
+    file = tmp_path / "delivery.yaml"
+    file.write_text("""
+connections:
+  - {servers: [a.example], perMinute: 6, maxRecipients: 2, timeouts: {greeting: 30s, end: 1m}}
+""")
+    limits_of = read_delivery(file).connection_limits()
+    assert limits_of is not None
+    times = HopTimeouts(greeting=timedelta(seconds=30), data_end=timedelta(minutes=1))
+
+    assert limits_of("a.example:25/smtp") == ConnectionLimits(None, None, 6, 2, times)
+    file.write_text("limits: []")
+    assert read_delivery(file).connection_limits() is None
 
 
 @pytest.mark.parametrize(
@@ -91,6 +108,11 @@ connections:
         ("{servers: [a.example], maxConnections: 0}", "connections[0].maxConnections"),
         ("{servers: [a.example], maxMails: true}", "connections[0].maxMails"),
         ("{servers: ['a*.example']}", "connections[0].servers[0]"),
+        ("{servers: [a.example], perMinute: 0}", "connections[0].perMinute"),
+        ("{servers: [a.example], maxRecipients: 1001}", "connections[0].maxRecipients"),
+        ("{servers: [a.example], timeouts: {connect: 31s}}", "connections[0].timeouts.connect"),
+        ("{servers: [a.example], timeouts: {end: 1s}}", "connections[0].timeouts.end"),
+        ("{servers: [a.example], timeouts: {data: 1m}}", "connections[0].timeouts.data"),
         ("{servers: ['[192.0.2.1]']}", "write an address without brackets"),
     ],
 )

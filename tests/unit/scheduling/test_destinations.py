@@ -175,6 +175,28 @@ def test_destination_with_limits_of_its_own_has_these_and_others_the_usual_ones(
     assert not table.has_room("b")
 
 
+@pytest.mark.parametrize(("per_minute", "at_once", "next_at"), [(6, 1, 10.0), (120, 2, 0.5)])
+def test_connections_are_opened_at_the_rate_of_a_destination(
+    per_minute: int, at_once: int, next_at: float
+) -> None:
+    table = Destinations(SchedulerRules(per_destination=100))
+    table.limit(lambda _: ConnectionLimits(per_minute=per_minute))
+    for number in range(at_once):
+        assert table.has_room("a")
+        table.establish(opened(table, job=number), 0)
+    assert not table.has_room("a")
+    assert (table.next_moment() or 0) <= next_at
+    assert table.end_backoffs(next_at - 0.1) == []
+    assert not table.has_room("a")
+    assert table.end_backoffs(next_at) == ["a"]
+    assert table.has_room("a")
+
+    table.establish(opened(table, now=next_at, job=99), next_at)
+    assert not table.has_room("a")
+    table.limit(lambda _: ConnectionLimits())
+    assert table.has_room("a")
+
+
 def test_an_active_connection_that_is_too_old_gets_no_more_jobs() -> None:
     """Source: SC-22."""
     table = Destinations(RULES)

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.shaping import ServerLimits
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
+from postroad.domain.smtp.next_hops import HopTimeouts
 from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.worker.jobs.admission import UNSHARED, AdmissionGate
 from postroad.worker.sites.rate_limiter import RateLimiter, held_of
@@ -88,6 +90,45 @@ async def test_connections_to_a_server_with_limits_end_after_so_many_mails() -> 
 
         assert (to(worker, "one.example"), to(worker, "two.example")) == (20, 20)
         assert worker.hops.opened.count("mx.one.example") == 20 / 5
+
+
+def limits_of(**entry: object) -> ServerLimits | None:
+    entry = {"servers": ["*.one.example"], **entry}
+    return DeliverySettings.model_validate({"connections": [entry]}).connection_limits()
+
+
+async def test_a_server_gets_as_many_connections_a_minute_as_it_may_have() -> None:
+    async with a_worker(window=800) as worker:
+        worker.driving.limit(limits_of(maxConnections=20, maxMails=1, perMinute=6))
+        worker.domain("one.example")
+        worker.domain("two.example")
+        for number in range(12):
+            await worker.enqueue(f"r{number}@one.example")
+            await worker.enqueue(f"r{number}@two.example")
+        await worker.pass_time(6 * SECOND)
+        assert (to(worker, "one.example"), to(worker, "two.example")) == (1, 12)
+        await worker.pass_time(MINUTE)
+        assert to(worker, "one.example") in (6, 7)
+        await worker.pass_time(MINUTE)
+
+        assert to(worker, "one.example") == 12
+        assert worker.hops.opened.count("mx.one.example") == 12
+
+
+async def test_a_server_gets_so_many_recipients_at_a_time_and_has_its_own_times() -> None:
+    async with a_worker(window=800) as worker:
+        worker.driving.limit(limits_of(maxRecipients=2, timeouts={"greeting": "30s"}))
+        worker.domain("one.example")
+        worker.domain("two.example")
+        for domain in ("one.example", "two.example"):
+            await worker.enqueue(*(f"r{number}@{domain}" for number in range(5)))
+        await worker.pass_time(6 * SECOND)
+
+        sizes = [len(mail.recipients) for mail, _ in worker.hops.delivered]
+        assert sorted(sizes) == [1, 2, 2, 5]
+        times = dict(zip(worker.hops.opened, worker.hops.times, strict=True))
+        assert times["mx.one.example"] == HopTimeouts(greeting=30 * SECOND)
+        assert times["mx.two.example"] is None
 
 
 async def test_what_a_worker_does_not_hold_comes_again_in_time_without_an_attempt() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
@@ -99,6 +100,17 @@ class SourceAddresses:
         """Return the address of the destination's family, None where there is none."""
         is_ipv6 = ":" in destination
         return next((each for each in self.addresses if (":" in each) is is_ipv6), None)
+
+
+@dataclass(frozen=True, slots=True)
+class HopTimeouts:
+    """Time that a next hop may take to accept a connection, to greet, to reply to a command and to
+    the end of a mail. None: the usual time."""
+
+    connect: timedelta | None = None
+    greeting: timedelta | None = None
+    command: timedelta | None = None
+    data_end: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ Opens connections to next hops over SMTP and LMTP, as the port `connections` des
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
@@ -354,6 +354,9 @@ class SmtpConnector:
 
     def _timeouts_for(self, hop: ResolvedHop) -> Timeouts:
         usual, within = self._timeouts, hop.connect_within
+        if hop.timeouts is not None:
+            own = {name: each for name, each in asdict(hop.timeouts).items() if each is not None}
+            usual = replace(usual, **own)
         if within is None:
             return usual
         return replace(

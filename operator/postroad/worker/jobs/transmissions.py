@@ -40,6 +40,7 @@ from postroad.scheduling.events import (
     Site,
     Withdrawn,
 )
+from postroad.scheduling.ranking import LimitsOf
 from postroad.telemetry.logs import logger
 from postroad.telemetry.tracing import MailSpan
 from postroad.worker.jobs.deliveries import Deliverer, counts_of, ids_of, replies_of
@@ -132,6 +133,8 @@ class Transmissions:
         self.links = WorkerConnections(connector, self._happened, self._go_on)
         self._unopened: dict[int, OpenConnection] = {}
         self._places = count(1)
+        self.limits_of: LimitsOf | None = None
+        """Returns for how long a destination may take; None: each for the usual time."""
         self.is_ending = False
         """True if jobs that are assigned to connections are deferred, because the process ends."""
 
@@ -159,6 +162,8 @@ class Transmissions:
     def _open(self, opening: OpenConnection, hop: ResolvedHop) -> None:
         if opening.within is not None:
             hop = replace(hop, connect_within=timedelta(seconds=opening.within))
+        if self.limits_of is not None:
+            hop = replace(hop, timeouts=self.limits_of(opening.destination).timeouts)
         self.links.open(opening.connection, opening.destination, hop)
 
     def _not_needed(self, job: OpenJob) -> None:
