@@ -57,14 +57,19 @@ def user_of(request: Request) -> ConsoleUser:
     return who
 
 
+async def require_right(request: Request, verb: str, resource: str, namespace: str) -> None:
+    """Raises: Problem where the user has no such right."""
+    if not await console_of(request).rights.may(user_of(request), verb, resource, namespace):
+        raise Problem(403, f"you may not {verb} {resource} in the namespace {namespace}")
+
+
 def access(verb: str, resource: str) -> Callable[..., Coroutine[Any, Any, QueueAccess]]:
     """Return the dependency of routes that need a right. The right is checked first, so
     that its lack shows nothing of whether there is the queue."""
 
     async def check(request: Request, namespace: str, name: str) -> QueueAccess:
+        await require_right(request, verb, resource, namespace)
         console, who = console_of(request), user_of(request)
-        if not await console.rights.may(who, verb, resource, namespace):
-            raise Problem(403, f"you may not {verb} {resource} in the namespace {namespace}")
         found = console.queues.find(namespace, name)
         if found is None:
             raise Problem(404, "the console has no such queue: GET /api/v1/queues lists them")
