@@ -1,12 +1,16 @@
-"""The replicas of workers are an autoscaler's as long as there is one, and the spec's otherwise."""
+"""The replicas of workers and intakes are an autoscaler's as long as there is one, and the spec's
+otherwise."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import yaml
+from prometheus_client import REGISTRY
 
 from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT
 from postroad.controller.mailqueue.other_autoscalers import PATIENCE
@@ -14,11 +18,13 @@ from postroad.ports.kubernetes import Kind, Object
 from support.deployments import scale
 from support.manual_loop import move, run
 from support.memory.kubernetes.world import ObjectPlace
-from support.resources import workers
+from support.repository import ROOT
+from support.resources import intake, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 HORIZONTAL, SCALED_OBJECT = AUTOSCALERS
 WORKERS = ObjectPlace("deployments", NAMESPACE, "outgoing-worker")
+INTAKE = ObjectPlace("deployments", NAMESPACE, "outgoing-intake")
 A_FULL_RECONCILE = 400
 A_MINUTE = 60
 """Within which the spec rules again after an autoscaler is deleted."""
@@ -41,8 +47,8 @@ async def declared() -> AsyncIterator[RunningController]:
         yield operator
 
 
-def replicas(operator: RunningController) -> int:
-    found: dict[str, Any] = operator.found(DEPLOYMENT, "outgoing-worker")["spec"]
+def replicas(operator: RunningController, name: str = "outgoing-worker") -> int:
+    found: dict[str, Any] = operator.found(DEPLOYMENT, name)["spec"]
     number: int = found["replicas"]
     return number
 
@@ -80,6 +86,42 @@ def test_an_autoscaler_has_the_replicas_until_it_is_deleted(
             assert operator.events("Repaired") == []
 
     run(scene())
+
+
+def test_an_intake_has_the_replicas_of_its_autoscaler_until_that_is_deleted() -> None:
+    async def scene() -> None:
+        async with declared() as operator:
+            await operator.change({"intake": intake(replicas=2)})
+            await move(20)
+            wanted = autoscaler(HORIZONTAL, "Deployment", "outgoing-intake")
+            made = await operator.user.create(HORIZONTAL, wanted)
+            scale(operator.kubernetes, INTAKE, 7, "kube-controller-manager")
+            await move(A_FULL_RECONCILE)
+            assert replicas(operator, "outgoing-intake") == 7
+            assert replicas(operator) == 2
+
+            await operator.user.delete(HORIZONTAL, made)
+            await move(A_MINUTE)
+            assert replicas(operator, "outgoing-intake") == 2
+
+    run(scene())
+
+
+def test_autoscalers_of_the_page_scale_what_there_is_by_metrics_that_there_are() -> None:
+    text = (ROOT / "docs/operator/scaling.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    shown = [each for each in map(yaml.safe_load, blocks) if "scaleTargetRef" in each["spec"]]
+    metrics = {each.name for each in REGISTRY.collect()}
+
+    assert {each["kind"] for each in shown} == {kind.name for kind in AUTOSCALERS}
+    for each in shown:
+        target = each["spec"]["scaleTargetRef"]["name"]
+        (metric,) = set(re.findall(r"postroad_\w+", str(each)))
+        assert metric in metrics
+        assert (target, metric) in {
+            ("outgoing-worker", "postroad_queue_due_mails"),
+            ("outgoing-intake", "postroad_intake_sessions"),
+        }
 
 
 def test_operator_that_begins_while_an_autoscaler_is_replaced_leaves_the_replicas() -> None:
