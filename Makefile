@@ -98,8 +98,8 @@ demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your 
 test-matrix: setup ## the contract suites over other versions of the servers, and over TLS (LEGS="rabbitmq4 tls")
 	$(PY) -m matrix $(LEGS)
 
-release: setup ## wheel, chart, manifests, SBOM, provenance, checksums and signatures in dist/VERSION (VERSION=1.2.3 KEY=key.pem)
-	$(PY) -m release "$$VERSION" --key "$$KEY"
+release: setup ## wheel, chart, manifests, SBOM, provenance, checksums and signatures in dist/VERSION (VERSION=1.2.3 KEY=key.pem; BASE=image@digest has buildah build the image)
+	$(PY) -m release "$$VERSION" --key "$$KEY" --base "$$BASE"
 
 plugin: setup ## kubectl-mailqueue as one file, and its manifest for Krew, in dist/plugin (PLACE=https://… where it is published)
 	$(PY) -m release.plugin dist/plugin $(PLACE)

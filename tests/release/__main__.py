@@ -1,4 +1,4 @@
-"""`python -m release VERSION [--key FILE] [--out DIR]`."""
+"""`python -m release VERSION [--key FILE] [--base IMAGE] [--out DIR]`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make release", description=__doc__)
     parser.add_argument("version", metavar="VERSION")
     parser.add_argument("--key", default="", help="a private key of P-256 in PEM")
+    parser.add_argument("--base", default="", help="build the image on this one, by buildah")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     options = parser.parse_args()
     try:
         key = Path(options.key).resolve() if options.key else None
-        folder = make(ROOT, options.version, options.out, key)
+        folder = make(ROOT, options.version, options.out, key, options.base)
     except ReleaseRefused as error:
         print(f"release: {error}", file=sys.stderr)
         return 1

@@ -14,9 +14,12 @@ from release.versions import Version, check, parse
 LISTING = "release.json"
 
 
-def make(repository: Path, version: str, out: Path, key: Path | None = None) -> Path:
+def make(
+    repository: Path, version: str, out: Path, key: Path | None = None, base: str = ""
+) -> Path:
     """Make the release of the commit that is checked out, in a folder of `out` with the name of its
-    version; return that folder. Raises: ReleaseRefused."""
+    version; return that folder. `base`: the image that buildah builds on; none: buildx builds.
+    Raises: ReleaseRefused."""
     wanted = parse(version)
     signer = signatures.load(key) if key else None
     commit = source.head(repository)
@@ -29,7 +32,7 @@ def make(repository: Path, version: str, out: Path, key: Path | None = None) -> 
         made.mkdir()
         source.export(repository, commit, tree)
         check(wanted, tree)
-        skipped = _fill(tree, made, wanted, commit)
+        skipped = _fill(tree, made, wanted, commit, base)
         if signer is None:
             skipped["signatures"] = "no key was named: KEY=key.pem"
         _list(made, wanted, commit, skipped)
@@ -41,14 +44,18 @@ def make(repository: Path, version: str, out: Path, key: Path | None = None) -> 
     return folder
 
 
-def _fill(tree: Path, folder: Path, version: Version, commit: source.Commit) -> dict[str, str]:
+def _fill(
+    tree: Path, folder: Path, version: Version, commit: source.Commit, base: str
+) -> dict[str, str]:
     """Write the files of a release; return what was skipped, with the reason."""
     skipped: dict[str, str] = {}
     wheel = artifacts.wheel(tree, folder, version, commit)
     artifacts.chart(tree, folder, version, commit)
     artifacts.crds(tree, folder, version)
     artifacts.manifest(tree, folder, version)
-    if reason := images.missing_builder():
+    if base:
+        skipped |= images.build_here(tree, folder, version, commit, base)
+    elif reason := images.missing_builder():
         skipped |= {f"image {each}": reason for each in images.PLATFORMS}
     else:
         images.build(tree, folder, version, commit)

@@ -89,7 +89,7 @@ def _entry(
         with locks.held(_store() / "lock", lambda: progress.say("another image is built, waiting")):
             _ensure_base(log)
             _drop_layers(log)
-            with _machine_settings() as mounts:
+            with machine_settings() as mounts:
                 command = _buildah(
                     *("build", "--layers", "--isolation", "chroot", "--pull-never"),
                     *("--network", "host", *mounts, *chosen),
@@ -208,7 +208,7 @@ _PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @contextlib.contextmanager
-def _machine_settings() -> Iterator[Sequence[str]]:
+def machine_settings() -> Iterator[Sequence[str]]:
     """Yield mounts with the machine's certificates and pip settings, for a build only."""
     with tempfile.TemporaryDirectory() as temporary:
         settings = configparser.RawConfigParser()

@@ -18,6 +18,7 @@ from release import images, sbom
 from release.checksums import NAME, sha256
 from release.errors import ReleaseRefused
 from release.making import LISTING, make
+from release.source import Commit
 from release.versions import parse
 from support.chart import template
 from support.kubectl import documents_in, manifests
@@ -343,3 +344,41 @@ def test_a_builder_has_to_make_images_for_both_processors(
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
     assert images.missing_builder() == reason
+
+
+@pytest.mark.needs("buildah")
+def test_buildah_gives_the_same_archive_of_the_same_files_and_lists_what_it_lacks(
+    tmp_path: Path,
+) -> None:
+    digests = []
+    for at in (1, 2**30):
+        folder, out = tmp_path / f"source{at}", tmp_path / f"out{at}"
+        folder.mkdir()
+        out.mkdir()
+        (folder / "Dockerfile").write_text(
+            "ARG BASE=none\nFROM $BASE\nCOPY file /\nARG REVISION\nLABEL revision=$REVISION\n"
+        )
+        (folder / "file").write_text("content")
+        os.utime(folder / "file", (at, at))
+        commit = Commit("0" * 40, EPOCH)
+        skipped = images.build_here(folder, out, parse(VERSION), commit, "scratch")
+        (archive,) = out.iterdir()
+        digests.append(sha256(archive))
+
+    assert archive.name == "postroad-0.1.0.oci.tar"
+    assert digests[0] == digests[1]
+    assert len(skipped) == 1
+    with tarfile.open(archive) as files:
+        names = files.getnames()
+    assert {"index.json", "oci-layout"} < set(names)
+
+
+def test_a_base_without_buildah_is_refused(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "_BUILDAH", str(tmp_path / "buildah"))
+
+    with pytest.raises(ReleaseRefused, match="buildah, which is not installed"):
+        make(source, VERSION, tmp_path / "out", base="python:3.11")
+
+    assert not list((tmp_path / "out").iterdir())

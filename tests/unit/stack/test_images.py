@@ -39,7 +39,7 @@ def test_pip_settings_of_the_machine_are_given_to_a_build(
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
     monkeypatch.setenv("PIP_DEFAULT_TIMEOUT", "180")
 
-    with images._machine_settings() as mounts:
+    with images.machine_settings() as mounts:
         written = Path(next(m for m in mounts if "/etc/pip.conf" in m).split(":")[0])
         settings = configparser.RawConfigParser()
         settings.read(written)
