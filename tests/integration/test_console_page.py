@@ -21,7 +21,7 @@ from postroad import Mail, Selector, open_queue
 from postroad.adapters.clocks import MachineClock
 from postroad.console.api.access import Console
 from postroad.console.api.server import ConsoleServer, serve
-from postroad.console.queues import ConsoleQueue, ConsoleQueues, names_of
+from postroad.console.queues import ConsoleQueue, OpenQueues, names_of
 from postroad.console.rights import SessionRights
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.health import Readiness
@@ -64,7 +64,7 @@ async def visiting(folder: Path, width: int, scheme: str = "light") -> AsyncIter
     listening, stop = socket.create_server(("127.0.0.1", 0)), asyncio.Event()
     async with await open_queue(url, create=True) as queue, async_playwright() as playwright:
         await fill(queue)
-        queues = ConsoleQueues([ConsoleQueue(names_of([url])[0], queue)])
+        queues = OpenQueues([ConsoleQueue(names_of([url])[0], queue)])
         console = Console.over(queues, SessionRights(), MachineClock())
         server = ConsoleServer(listening, console, Readiness())
         serving = asyncio.create_task(serve(server, stop))

@@ -15,9 +15,9 @@ from postroad.administration.configuration import ConfigurationOf
 from postroad.bootstrap.distributed import open_history
 from postroad.console.api.access import Console
 from postroad.console.api.app import console_app, guarded
-from postroad.console.api.guard import RequestRate
-from postroad.console.api.sessions import Sessions
-from postroad.console.queues import ConsoleQueue, ConsoleQueues, names_of
+from postroad.console.api.guard import Hosts, RequestRate
+from postroad.console.api.sessions import LinkIdentities, Sessions
+from postroad.console.queues import ConsoleQueue, OpenQueues, names_of
 from postroad.console.rights import Rights, SessionRights
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import MailQueue
@@ -61,7 +61,7 @@ async def a_console(
     clock = clock or MachineClock()
     opened = [await open_queue(url, create=True) for url in urls]
     histories = AsyncExitStack()
-    queues = ConsoleQueues(
+    queues = OpenQueues(
         [
             ConsoleQueue(name, queue, attempt_log, await _configuration(url, histories))
             for url, name, queue in zip(urls, names_of(urls), opened, strict=True)
@@ -70,7 +70,9 @@ async def a_console(
     console = Console.over(queues, rights or SessionRights(), clock)
     readiness, sessions = Readiness(), Sessions(clock.elapsed)
     readiness.opened(lambda: None)
-    app = guarded(console_app(console, readiness), sessions, {HOST}, console, rate)
+    app = guarded(
+        console_app(console, readiness), LinkIdentities(sessions), Hosts({HOST}), console, rate
+    )
     async with a_client(app) as client, a_client(app) as anonymous:
         running = RunningConsole(opened, sessions, client, anonymous)
         client.cookies.set("postroad-console", running.login())

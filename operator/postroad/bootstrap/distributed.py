@@ -6,7 +6,7 @@ The configuration history of a queue, without the queue.
 
 A queue to be erased, created or not, without opening it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from urllib.parse import urlsplit
@@ -63,6 +63,37 @@ async def open_requested(request: OpenRequest) -> MailQueue:
     except BaseException:
         await servers.close()
         raise
+
+
+class _SharedServers(ClusterServers):
+    """Servers of several queues, which outlast each of them."""
+
+    async def close(self) -> None:
+        """Nothing: the queue that ends is not the last one."""
+
+    async def end(self) -> None:
+        await super().close()
+
+
+OpenShared = Callable[[QueueName, Settings], Awaitable[tuple[MailQueue, ConfigurationOf]]]
+
+
+@asynccontextmanager
+async def open_shared(settings: Settings) -> AsyncIterator[OpenShared]:
+    """Give what opens queues, each with its own settings, over connections that all of them share.
+    It raises as `open_queue`. Raises: InvalidSettings."""
+    servers = _SharedServers(settings)
+
+    async def opened(name: QueueName, own: Settings) -> tuple[MailQueue, ConfigurationOf]:
+        request = OpenRequest(urlsplit(f"distributed://{name}"), own, False, None)
+        bucket = own.s3.bucket or name.bucket(own.s3.bucket_prefix)
+        queue = await open_over(servers, name, bucket, request)
+        return queue, ConfigurationOf(name, servers.history(name), servers.views().view(str(name)))
+
+    try:
+        yield opened
+    finally:
+        await servers.end()
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ with the console is begun anew by the same request, which passes over what is do
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID, uuid4
 
+from postroad.console.audit import AuditTrail
 from postroad.console.queues import ConsoleQueue
 from postroad.console.reading import Views
 from postroad.domain.queues.selection import Selector
@@ -40,7 +42,7 @@ MAX_KEPT = 1000
 """Operations that are remembered; the oldest that has ended is forgotten first."""
 
 MAX_RUNNING = 8
-"""Operations under way at a time, counts of their mails among them."""
+"""Operations of a user under way at a time, counts of their mails among them."""
 
 MAX_AWAY = timedelta(minutes=30)
 """Time for which a server may be away amid an operation."""
@@ -102,11 +104,13 @@ def kinds_of(selector: Selector) -> list[str]:
 class Operations:
     """The operations of a console."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, audit: AuditTrail) -> None:
+        self._clock, self._audit = clock, audit
         self._kept: dict[UUID, Running] = {}
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
-        self._counting = 0
+        self._busy = Counter[str]()
+        """Operations and counts under way, by user: one user neither waits for another, nor learns
+        what the others do."""
 
     def find(self, on: ConsoleQueue, operation_id: UUID) -> Running | None:
         found = self._kept.get(operation_id)
@@ -127,13 +131,13 @@ class Operations:
         """
         began = self._clock.now()
         meant = replace(selector.require_purpose(), accepted_before=began)
-        if len(self._tasks) + self._counting >= MAX_RUNNING:
+        if self._busy[who] >= MAX_RUNNING:
             raise Problem(429, f"{MAX_RUNNING} operations are under way: wait for the end of one")
-        self._counting += 1  # a count reads as much as the operation
+        self._busy[who] += 1  # a count reads as much as the operation
         try:
             matched = await count(on.queue, operation, meant)
         finally:
-            self._counting -= 1
+            self._free(who)
         if not is_dry and operation in DESTRUCTIVE and confirm != matched:
             raise Problem(
                 409,
@@ -145,7 +149,8 @@ class Operations:
         if is_dry:
             made.phase, made.ended_at = Phase.COUNTED, began
         else:
-            self._log(made, "an operation begins")
+            self._audit.record(on, who, operation.value, {}, kinds_of(selector), matched)
+            self._busy[who] += 1
             self._tasks[made.id] = asyncio.create_task(self._run(made), name=f"{operation.value}")
         return made
 
@@ -156,10 +161,16 @@ class Operations:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _free(self, who: str) -> None:
+        self._busy[who] -= 1
+        if not self._busy[who]:
+            del self._busy[who]
+
     def _keep(self, made: Running) -> None:
         self._kept[made.id] = made
         if len(self._kept) > MAX_KEPT:
-            del self._kept[next(key for key, each in self._kept.items() if each.has_ended)]
+            ended = (key for key, each in self._kept.items() if each.has_ended)
+            self._kept.pop(next(ended, made.id))
 
     async def _run(self, running: Running) -> None:
         try:
@@ -172,6 +183,7 @@ class Operations:
             _log.exception("an operation failed")
         finally:
             del self._tasks[running.id]
+            self._free(running.who)
             running.ended_at = self._clock.now()
             self._log(running, "an operation ended", phase=running.phase.value, done=running.done)
         await running.note()

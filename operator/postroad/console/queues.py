@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from postroad.administration.configuration import ConfigurationOf
 from postroad.domain.queues.names import QueueName
-from postroad.errors import InvalidInput, InvalidQueueName
+from postroad.errors import InvalidInput
 from postroad.ports.mail_queue import MailQueue
 
 LOCAL = "local"
@@ -22,28 +23,38 @@ _NO_LABEL = re.compile(r"[^a-z0-9-]+")
 @dataclass(frozen=True, slots=True)
 class ConsoleQueue:
     """A queue of the console. `attempt_log`: the folder of its workers' attempts; None: none is
-    known. `configuration`: of its view; None: it has none, as a directory."""
+    known. `configuration`: of its view; None: it has none, as a directory. `keeps_hashes`: its
+    suppression list has hashes in place of addresses. `uid`: of its MailQueue."""
 
     name: QueueName
     queue: MailQueue
     attempt_log: Path | None = None
     configuration: ConfigurationOf | None = None
+    keeps_hashes: bool = False
+    uid: str = ""
 
 
-class ConsoleQueues:
-    """The queues of a console, in the order in which they were given."""
+class ConsoleQueues(Protocol):
+    """The queues of a console."""
+
+    def names(self) -> Sequence[QueueName]:
+        """Return what the queues are called. No I/O at a store."""
+
+    async def open(self, name: QueueName) -> ConsoleQueue:
+        """Return a queue, which may be opened for that. Raises: QueueNotFound, ServerError."""
+
+
+class OpenQueues:
+    """Queues that are open as long as the console, in the order in which they were given."""
 
     def __init__(self, queues: Iterable[ConsoleQueue]) -> None:
         self._queues: Mapping[QueueName, ConsoleQueue] = {each.name: each for each in queues}
 
-    def __iter__(self) -> Iterator[ConsoleQueue]:
-        return iter(self._queues.values())
+    def names(self) -> Sequence[QueueName]:
+        return list(self._queues)
 
-    def find(self, namespace: str, name: str) -> ConsoleQueue | None:
-        try:
-            return self._queues.get(QueueName(namespace, name))
-        except InvalidQueueName:
-            return None
+    async def open(self, name: QueueName) -> ConsoleQueue:
+        return self._queues[name]
 
 
 def names_of(urls: Iterable[str]) -> list[QueueName]:

@@ -167,7 +167,9 @@ async def test_a_query_of_too_many_fields_is_no_error_of_the_console(
 class NoRights:
     """Rights of users who have none."""
 
-    async def may(self, who: ConsoleUser, verb: str, resource: str, namespace: str) -> bool:
+    async def may(
+        self, who: ConsoleUser, verb: str, resource: str, namespace: str, name: str = ""
+    ) -> bool:
         return False
 
 
@@ -177,7 +179,7 @@ async def test_without_a_right_a_queue_looks_as_one_that_is_missing() -> None:
         for name in ("guarded", "missing"):
             for rest in ("", "/ages", "/mails", "/dead-letters", f"/mails/{'0' * 32}/content"):
                 answer = await console.client.get(f"{QUEUES}/memory/{name}{rest}")
-                check_problem(answer, 403)
+                check_problem(answer, 404)
 
 
 def test_sessions_and_links_end() -> None:

@@ -26,7 +26,7 @@ from postroad.console.api import app as console_app
 from postroad.console.api.access import Console
 from postroad.console.api.guard import RequestRate
 from postroad.console.api.server import ConsoleServer, serve
-from postroad.console.queues import ConsoleQueue, ConsoleQueues, names_of
+from postroad.console.queues import ConsoleQueue, OpenQueues, names_of
 from postroad.console.rights import SessionRights
 from postroad.telemetry.health import Readiness
 
@@ -72,7 +72,7 @@ async def _serve(
                 mail = Mail(f"a{number}@example.org", ("b@example.net",), b"x", name="n")
                 await queue.enqueue(mail)
             await queue.expire(Selector(sender="a1@example.org"))
-            queues = ConsoleQueues([ConsoleQueue(names_of([url])[0], queue, folder / "log")])
+            queues = OpenQueues([ConsoleQueue(names_of([url])[0], queue, folder / "log")])
             console = Console.over(queues, SessionRights(), MachineClock())
             readiness = Readiness()
             readiness.opened(lambda: None)

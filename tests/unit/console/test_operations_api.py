@@ -266,8 +266,8 @@ async def test_changes_are_logged_without_addresses(
     await result(console, begun.json()["id"])
     await asyncio.sleep(0)
 
-    [begins] = [each for each in caplog.records if each.getMessage() == "an operation begins"]
+    [begins] = [each for each in caplog.records if each.getMessage() == "a change"]
     fields = vars(begins)
-    assert (fields["who"], fields["operation"], fields["matched"]) == ("session-1", "hold", 4)
-    assert fields["selector"] == ["sender", "accepted_before"]
+    assert (fields["who"], fields["change"], fields["matched"]) == ("session-1", "hold", 4)
+    assert fields["selector"] == ["sender"]
     assert "a0@example.org" not in str([vars(each) for each in caplog.records])

@@ -82,28 +82,25 @@ async def _serve(
 ) -> None:
     from postroad.console.api.access import Console
     from postroad.console.api.server import ConsoleServer, serve
-    from postroad.console.queues import ConsoleQueue, ConsoleQueues, names_of
+    from postroad.console.queues import ConsoleQueue, OpenQueues, names_of
     from postroad.console.rights import SessionRights
 
     readiness, stop = Readiness(), asyncio.Event()
-    listening = _listen(host, port)
+    listening = listen_on(host, port)
     async with AsyncExitStack() as opened:
         opened.callback(listening.close)
+        is_hashed = keeps_hashes(settings.worker.delivery_file)
         queues = [
             ConsoleQueue(
                 name,
                 await opened.enter_async_context(open_queue(url, settings=settings)),
                 attempt_log,
                 await _configuration_of(url, settings, opened),
+                is_hashed,
             )
             for name, url in zip(names_of(urls), urls, strict=True)
         ]
-        served = Console.over(
-            ConsoleQueues(queues),
-            SessionRights(),
-            MachineClock(),
-            keeps_hashes=keeps_hashes(settings.worker.delivery_file),
-        )
+        served = Console.over(OpenQueues(queues), SessionRights(), MachineClock())
         opened.push_async_callback(served.operations.close)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -134,11 +131,10 @@ def _print_link(link: str) -> None:
     click.echo(f"open {link}")
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen_on(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
     except OSError as error:
         raise InvalidSettings(
             f"cannot listen on {host}:{port}: {error.strerror}",

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 
 from postroad.console.api.streams import Streams
+from postroad.console.audit import Announce, AuditTrail
 from postroad.console.operations import Operations
 from postroad.console.queues import ConsoleQueue, ConsoleQueues
 from postroad.console.rights import CONTENT, MAILS, OPERATIONS, QUEUES, ConsoleUser, Rights
+from postroad.domain.queues.names import QueueName
+from postroad.errors import InvalidQueueName
 from postroad.ports.clock import Clock
 from postroad.problems import Problem
-from postroad.telemetry.logs import logger
-
-_log = logger("console")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,18 @@ class Console:
     clock: Clock
     operations: Operations
     streams: Streams
-    keeps_hashes: bool
-    """True if suppression lists have hashes in place of addresses."""
+    audit: AuditTrail
 
     @classmethod
     def over(
-        cls, queues: ConsoleQueues, rights: Rights, clock: Clock, *, keeps_hashes: bool = False
+        cls,
+        queues: ConsoleQueues,
+        rights: Rights,
+        clock: Clock,
+        announce: Announce | None = None,
     ) -> Console:
-        return cls(queues, rights, clock, Operations(clock), Streams(), keeps_hashes)
+        audit = AuditTrail(clock, announce)
+        return cls(queues, rights, clock, Operations(clock, audit), Streams(), audit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +61,34 @@ def user_of(request: Request) -> ConsoleUser:
     return who
 
 
-async def require_right(request: Request, verb: str, resource: str, namespace: str) -> None:
-    """Raises: Problem where the user has no such right."""
-    if not await console_of(request).rights.may(user_of(request), verb, resource, namespace):
-        raise Problem(403, f"you may not {verb} {resource} in the namespace {namespace}")
-
-
 def access(verb: str, resource: str) -> Callable[..., Coroutine[Any, Any, QueueAccess]]:
-    """Return the dependency of routes that need a right. The right is checked first, so
-    that its lack shows nothing of whether there is the queue."""
+    """Return the dependency of routes that need a right. The right is checked first, and no store
+    is asked before: to a user who may not see a queue, there is none."""
 
     async def check(request: Request, namespace: str, name: str) -> QueueAccess:
-        await require_right(request, verb, resource, namespace)
         console, who = console_of(request), user_of(request)
-        found = console.queues.find(namespace, name)
-        if found is None:
-            raise Problem(404, "the console has no such queue: GET /api/v1/queues lists them")
-        return QueueAccess(console, who, found)
+        is_allowed = await console.rights.may(who, verb, resource, namespace, name)
+        if not (is_allowed or await console.rights.may(who, "get", QUEUES, namespace, name)):
+            raise _no_queue()
+        found = _named(namespace, name)
+        if found not in console.queues.names():
+            raise _no_queue()
+        if not is_allowed:
+            raise Problem(403, f"you may not {verb} {resource} in the namespace {namespace}")
+        return QueueAccess(console, who, await console.queues.open(found))
 
     return check
+
+
+def _named(namespace: str, name: str) -> QueueName:
+    try:
+        return QueueName(namespace, name)
+    except InvalidQueueName:
+        raise _no_queue() from None
+
+
+def _no_queue() -> Problem:
+    return Problem(404, "the console has no such queue: GET /api/v1/queues lists them")
 
 
 ReadQueue = Annotated[QueueAccess, Depends(access("get", QUEUES))]
@@ -87,6 +100,6 @@ ChangeQueue = Annotated[QueueAccess, Depends(access("create", OPERATIONS))]
 """Parameters of routes: a queue to whose part the user has a right."""
 
 
-def audited(at: QueueAccess, change: str, **more: object) -> None:
-    """Log a change beside mail; no address is in `more`."""
-    _log.info("a change", who=at.who.name, queue=str(at.on.name), change=change, **more)
+def audited(at: QueueAccess, change: str, **more: str) -> None:
+    """Record a change beside mail; no address is in `more`."""
+    at.console.audit.record(at.on, at.who.name, change, more)

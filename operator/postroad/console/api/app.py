@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -21,9 +20,8 @@ from postroad.console.api import (
 )
 from postroad.console.api.access import Console
 from postroad.console.api.errors import add_handlers
-from postroad.console.api.guard import COOKIE, Buckets, RequestGuard, RequestRate
-from postroad.console.api.james.app import james_app
-from postroad.console.api.sessions import Sessions
+from postroad.console.api.guard import COOKIE, Buckets, Hosts, RequestGuard, RequestRate
+from postroad.console.api.sessions import Identities
 from postroad.console.page.refusals import PageRefusals
 from postroad.console.page.routes import add_page
 from postroad.problems import ProblemDocument
@@ -32,8 +30,9 @@ from postroad.telemetry.health import Readiness
 BASE = "/api/v1"
 
 
-def console_app(console: Console, readiness: Readiness) -> FastAPI:
-    """Return the application without its guard."""
+def console_app(console: Console, readiness: Readiness | None) -> FastAPI:
+    """Return the application without its guard. Without `readiness`, it has no probes: these, and
+    metrics, are no user's of a queue."""
     app = FastAPI(
         title="postroad console",
         version="1",
@@ -55,9 +54,9 @@ def console_app(console: Console, readiness: Readiness) -> FastAPI:
     ):
         api.include_router(each.router)
     app.include_router(api)
-    app.mount("/james", james_app(console))
     add_page(app)
-    _add_probes(app, readiness)
+    if readiness is not None:
+        _add_probes(app, readiness)
     add_handlers(app)
     _describe(app)
     return app
@@ -65,14 +64,15 @@ def console_app(console: Console, readiness: Readiness) -> FastAPI:
 
 def guarded(
     app: ASGIApp,
-    sessions: Sessions,
-    hosts: Collection[str],
+    identities: Identities,
+    hosts: Hosts,
     console: Console,
     rate: RequestRate | None,
 ) -> ASGIApp:
     """Return the application as it is served."""
     buckets = Buckets(rate or RequestRate(), console.clock.elapsed)
-    return PageRefusals(RequestGuard(app, sessions, hosts, buckets))
+    guard = RequestGuard(app, identities, hosts, buckets)
+    return PageRefusals(guard, takes_tokens=identities.by_token is not None)
 
 
 def _add_probes(app: FastAPI, readiness: Readiness) -> None:

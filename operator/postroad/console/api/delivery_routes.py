@@ -65,9 +65,9 @@ async def put_suppression(
         wanted.reason,
         at.console.clock.now(),
         lifetime=wanted.lifetime,
-        is_hashed=at.console.keeps_hashes,
+        is_hashed=at.on.keeps_hashes,
     )
-    audited(at, "suppress", count=1)
+    audited(at, "suppress")
     return Response(status_code=204)
 
 
@@ -79,7 +79,7 @@ async def delete_suppression(
     _, missing = await readmit(_list_of(at), query.tenant, [address])
     if missing:
         raise Problem(404, "this address is not on the list")
-    audited(at, "no more suppress", count=1)
+    audited(at, "no more suppress")
     return Response(status_code=204)
 
 

@@ -1,4 +1,4 @@
-"""Guard before every request: the host it is for, the session, the origin of a change, rates and
+"""Guard before every request: the host it is for, the user, the origin of a change, rates and
 sizes; and the headers of every response.
 
 Source: RFC 6265 4.1.2; RFC 6454 7; RFC 6750 3."""
@@ -11,15 +11,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import RedirectResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from postroad.console.api.sessions import LIFETIME, Sessions
+from postroad.console.api.sessions import Identities
 from postroad.console.rights import ConsoleUser
+from postroad.errors import PostroadError
 from postroad.problems import Problem
 from postroad.telemetry.logs import logger
 
@@ -35,6 +37,11 @@ COOKIE = "postroad-console"
 
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
 """Paths that need no session."""
+
+SESSION = "/session"
+"""Path at which a token of Kubernetes is exchanged for a session."""
+
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 
@@ -61,6 +68,31 @@ class RequestRate:
     burst: int = 400
 
 
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The values of Host that are this console, in lower case; a name that an attacker's DNS points
+    here is none of them. `secured`: those that a proxy with TLS answers. `is_forwarded`: ports of
+    loopback, whichever, are forwarded to it."""
+
+    plain: Collection[str]
+    secured: Collection[str] = ()
+    is_forwarded: bool = False
+
+    def origin(self, host: str) -> str | None:
+        """Return the console's own origin under a host; None for a host that is not its own."""
+        if host in self.secured:
+            return f"https://{host}"
+        return f"http://{host}" if host in self.plain or self._is_loopback(host) else None
+
+    def _is_loopback(self, host: str) -> bool:
+        try:
+            parts = urlsplit(f"//{host}")
+            is_own = parts.netloc == host and parts.port is not None
+            return self.is_forwarded and is_own and parts.hostname in LOOPBACK
+        except ValueError:
+            return False
+
+
 class Buckets:
     """Token buckets by user."""
 
@@ -83,62 +115,66 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class RequestGuard:
-    """ASGI: lets through to `app` what may pass. `hosts`: the values of Host that are this console,
-    in lower case; a name that an attacker's DNS points here is none of them."""
+    """ASGI: lets through to `app` what may pass."""
 
     app: ASGIApp
-    sessions: Sessions
-    hosts: Collection[str]
+    identities: Identities
+    hosts: Hosts
     buckets: Buckets
-    home: str = "/"
-    """The page that a link leads to."""
-
     max_body: int = field(default=MAX_BODY)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # there are neither WebSockets nor a lifespan
-        sending = _Sending(send)
+        sending, bounded = _Sending(send), _Receiving(receive, self.max_body)
         try:
-            response = self._admit(scope)
+            response = await self._admit(scope, bounded)
             if response is not None:
                 await response(scope, receive, sending)
             else:
-                await self.app(scope, _Receiving(receive, self.max_body), sending)
+                await self.app(scope, bounded, sending)
         except Problem as problem:
             await problem_response(problem)(scope, receive, sending)
+        except HTTPException as error:  # of a body, which a form of login reads here
+            refused = Problem(error.status_code, error.detail)
+            await problem_response(refused)(scope, receive, sending)
 
-    def _admit(self, scope: Scope) -> Response | None:
+    async def _admit(self, scope: Scope, receive: Receive) -> Response | None:
         """Return the response to what needs no more; else let it pass. Raises: Problem."""
         headers = Headers(scope=scope)
-        self._check_host(headers)
-        if scope["path"] in PROBES:
+        origin = self._origin(headers)
+        if scope["path"] in PROBES and not self.identities.by_token:
             return None
-        if (response := self._redeemed(scope)) is not None:
+        if (response := self._redeemed(scope, origin)) is not None:
             return response
-        who = self._user(headers)
+        self._check_length(headers)
+        if (scope["path"], scope["method"]) == (SESSION, "POST") and self.identities.by_token:
+            return await self._begun(Request(scope, receive), origin)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        is_cookie = scheme.lower() != "bearer"
+        who = await self._user(_cookie(headers) if is_cookie else token.strip(), is_cookie)
         if not self.buckets.take("" if who is None else who.name):
             raise Problem(429, "too many requests, come again")
         if who is None:
-            raise Problem(
-                401,
-                "there is no session: open the link that `postroad console` printed",
-                headers=[("WWW-Authenticate", 'Bearer realm="postroad console"')],
-            )
+            raise self._without_session("there is no session")
         if scope["method"] not in SAFE and who.is_by_cookie:
-            _check_origin(headers)
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > 18 or int(length) > self.max_body:
-            raise _too_large(self.max_body)
+            _check_origin(headers, origin)
         scope.setdefault("state", {})["who"] = who
         return None
 
-    def _check_host(self, headers: Headers) -> None:
+    def _origin(self, headers: Headers) -> str:
         given = headers.getlist("host")
-        if len(given) != 1 or given[0].lower() not in self.hosts:
+        own = self.hosts.origin(given[0].lower()) if len(given) == 1 else None
+        if own is None:
             raise Problem(421, "this console is not reached under that host")
+        return own
 
-    def _redeemed(self, scope: Scope) -> Response | None:
+    def _check_length(self, headers: Headers) -> None:
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or len(length) > 18 or int(length) > self.max_body:
+            raise _too_large(self.max_body)
+
+    def _redeemed(self, scope: Scope, origin: str) -> Response | None:
         """Return the response to a link: a session, and the page without the token; None for what
         is no link. Raises: Problem."""
         if scope["path"] != "/" or scope["method"] != "GET":
@@ -152,33 +188,65 @@ class RequestGuard:
             return None
         if not self.buckets.take("links"):
             raise Problem(429, "too many requests, come again")
-        secret = self.sessions.redeem(tokens[0])
+        secret = self.identities.sessions.redeem(tokens[0])
         if secret is None:
-            raise Problem(
-                401,
-                "this link was used, or is over: send SIGHUP to `postroad console`, which prints"
-                " another one",
-                headers=[("WWW-Authenticate", 'Bearer realm="postroad console"')],
-            )
-        response = RedirectResponse(self.home, status_code=303)
+            raise self._without_session("this link was used, or is over")
+        to = [each for each in fields.get("to", []) if each.startswith("/queues/")]
+        return self._with_cookie(secret, origin, *to[:1])
+
+    async def _begun(self, request: Request, origin: str) -> Response:
+        """Return the response to a token: a session, to the form of a browser; a link that leads to
+        one, to a program that sent it as a bearer token. Raises: Problem."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        is_form = scheme.lower() != "bearer"
+        if is_form:  # another site's form would begin a session of its own user in this browser
+            _check_origin(request.headers, origin)
+            fields = parse_qs((await request.body()).decode("latin-1"), max_num_fields=20)
+            token = fields.get("token", [""])[0]
+        token = token.strip()
+        who = await self._user(token, is_cookie=False)
+        if not self.buckets.take("" if who is None else who.name):
+            raise Problem(429, "too many requests, come again")
+        if who is None:
+            raise self._without_session("this token is not good, or for another console")
+        sessions = self.identities.sessions
+        if is_form:
+            return self._with_cookie(sessions.begin(token), origin)
+        return JSONResponse({"link": f"/?token={sessions.new_link(token)}"}, 201)
+
+    def _with_cookie(self, secret: str, origin: str, to: str = "/") -> Response:
+        response = RedirectResponse(to, status_code=303)
         response.set_cookie(
             COOKIE,
             secret,
-            max_age=int(LIFETIME.total_seconds()),
+            max_age=int(self.identities.sessions.lifetime.total_seconds()),
             path="/",
+            secure=origin.startswith("https:"),
             httponly=True,
             samesite="strict",
         )
         _log.info("a session began")
         return response
 
-    def _user(self, headers: Headers) -> ConsoleUser | None:
-        """Return who sends a request, by a bearer token or by the cookie."""
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        is_by_cookie = scheme.lower() != "bearer"
-        secret = _cookie(headers) if is_by_cookie else token.strip()
-        session = None if secret is None else self.sessions.find(secret)
-        return None if session is None else ConsoleUser(session.name, is_by_cookie)
+    async def _user(self, secret: str | None, is_cookie: bool) -> ConsoleUser | None:
+        """Return who sends a request. Raises: Problem."""
+        if secret is None:
+            return None
+        # Else strangers could let the API server review any number of tokens.
+        if self.identities.asks(secret, is_cookie=is_cookie) and not self.buckets.take("tokens"):
+            raise Problem(429, "too many requests, come again")
+        try:
+            return await self.identities.find(secret, is_cookie=is_cookie)
+        except PostroadError as error:
+            _log.warning("a token could not be reviewed", error=error.explain())
+            raise Problem(503, "the API server of Kubernetes does not review tokens now") from error
+
+    def _without_session(self, what: str) -> Problem:
+        advice = "open the link that `postroad console` printed; SIGHUP lets it print another one"
+        if self.identities.by_token:
+            advice = "send a token of Kubernetes, as `kubectl mailqueue console` does"
+        challenge = ("WWW-Authenticate", 'Bearer realm="postroad console"')
+        return Problem(401, f"{what}: {advice}", headers=[challenge])
 
 
 def _cookie(headers: Headers) -> str | None:
@@ -192,9 +260,8 @@ def _cookie(headers: Headers) -> str | None:
     return None if found is None else found.value
 
 
-def _check_origin(headers: Headers) -> None:
+def _check_origin(headers: Headers, own: str) -> None:
     """Raises: Problem for a change that a page elsewhere, or no page, asked for."""
-    own = f"http://{headers['host'].lower()}"
     origins = headers.getlist("origin")
     if [each.lower() for each in origins] != [own]:
         raise Problem(403, f"a change by the cookie needs the header Origin: {own}")

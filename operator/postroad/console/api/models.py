@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Generic, Self, TypeVar
 from uuid import UUID
@@ -11,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic.alias_generators import to_camel
 
 from postroad.administration.suppression import BY_HAND
+from postroad.console.audit import AuditEntry
 from postroad.console.operations import Phase, Running
 from postroad.console.reading import MailSearch, MailState, WaitingCause, cause_of, state_of
 from postroad.domain.delivery.sites import RerouteOf
@@ -294,6 +296,22 @@ class OperationDocument(OperationBegun):
             began_at=running.began_at,
             ended_at=running.ended_at,
         )
+
+
+class AuditDocument(ApiDocument):
+    """A change that a user made. Its mails are named by the fields that selected them alone."""
+
+    at: datetime
+    who: str
+    change: str = Field(examples=["hold"])
+    fields: list[str] = Field(examples=[["sender"]])
+    matched: int | None
+    """The number of mails; null for a change beside mail."""
+    more: dict[str, str] = Field(examples=[{"site": "mx.example.net"}])
+
+    @classmethod
+    def of(cls, entry: AuditEntry) -> Self:
+        return cls.model_validate(asdict(entry) | {"more": dict(entry.more)})
 
 
 class SiteDocument(ApiDocument):

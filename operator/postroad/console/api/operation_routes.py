@@ -1,4 +1,4 @@
-"""Routes about operations on selected mails: begun, watched."""
+"""Routes about operations on selected mails: begun, watched; and what was changed by whom."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from starlette.responses import StreamingResponse
 
 from postroad.console.api.access import ChangeQueue, QueueAccess, ReadOperations
 from postroad.console.api.errors import documented
-from postroad.console.api.models import OperationBegun, OperationDocument, OperationRequest
+from postroad.console.api.models import (
+    AuditDocument,
+    OperationBegun,
+    OperationDocument,
+    OperationRequest,
+    Page,
+)
 from postroad.console.api.streams import progress_response
 from postroad.console.operations import Running
 from postroad.problems import Problem
@@ -50,6 +56,14 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 async def watch_operation(at: ReadOperations, id: UUID) -> StreamingResponse:  # noqa: A002
     """Watch how an operation goes on."""
     return progress_response(at.console.streams, at.who.name, _found(at, id))
+
+
+@router.get("/audit")
+async def list_changes(at: ReadOperations) -> Page[AuditDocument]:
+    """List the last changes that this console made, the newest first. It forgets them at its end;
+    its log does not."""
+    entries = at.console.audit.entries(at.on.name)
+    return Page(items=[AuditDocument.of(each) for each in entries], next=None)
 
 
 def _found(at: QueueAccess, operation_id: UUID) -> Running:

@@ -8,11 +8,12 @@ from datetime import timedelta
 
 from fastapi import APIRouter, Request
 
-from postroad.console.api.access import ReadQueue, console_of, user_of
+from postroad.console.api.access import Console, ReadQueue, console_of, user_of
 from postroad.console.api.errors import documented
 from postroad.console.api.models import DomainAges, Page, QueueDocument, SizesDocument
 from postroad.console.queues import ConsoleQueue
 from postroad.console.rights import QUEUES
+from postroad.domain.queues.names import QueueName
 from postroad.domain.values.instants import format_duration
 from postroad.errors import PostroadError
 
@@ -23,21 +24,19 @@ router = APIRouter(tags=["queues"], responses=documented())
 async def list_queues(request: Request) -> Page[QueueDocument]:
     """List the queues of this console that the user may see, with their sizes."""
     console, who = console_of(request), user_of(request)
-    seen = [
-        each
-        for each in console.queues
-        if await console.rights.may(who, "list", QUEUES, each.name.namespace)
-    ]
-    return Page(items=list(await asyncio.gather(*map(_item, seen))), next=None)
+    names = console.queues.names()
+    namespaces = list(dict.fromkeys(each.namespace for each in names))
+    may = [console.rights.may(who, "list", QUEUES, each) for each in namespaces]
+    seen = dict(zip(namespaces, await asyncio.gather(*may), strict=True))
+    items = [_item(console, each) for each in names if seen[each.namespace]]
+    return Page(items=list(await asyncio.gather(*items)), next=None)
 
 
-async def _item(on: ConsoleQueue) -> QueueDocument:
+async def _item(console: Console, name: QueueName) -> QueueDocument:
     try:
-        return await _document(on)
+        return await _document(await console.queues.open(name))
     except PostroadError as error:  # the others are shown all the same
-        return QueueDocument(
-            namespace=on.name.namespace, name=on.name.name, problem=error.explain()
-        )
+        return QueueDocument(namespace=name.namespace, name=name.name, problem=error.explain())
 
 
 async def _document(on: ConsoleQueue) -> QueueDocument:

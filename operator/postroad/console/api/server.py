@@ -11,8 +11,8 @@ import uvicorn
 
 from postroad.console.api.access import Console
 from postroad.console.api.app import console_app, guarded
-from postroad.console.api.guard import RequestRate
-from postroad.console.api.sessions import Sessions
+from postroad.console.api.guard import Hosts, RequestRate
+from postroad.console.api.sessions import Identities, LinkIdentities, Sessions
 from postroad.telemetry.health import Readiness
 
 MAX_CONNECTIONS = 500
@@ -28,7 +28,8 @@ class _Server(uvicorn.Server):
 
 
 class ConsoleServer:
-    """A console over a socket that listens. `hosts` are the names under which it is reached."""
+    """A console over a socket that listens. `identities` and `hosts`: of one in a cluster; without
+    them, it is reached on this machine, by links."""
 
     def __init__(
         self,
@@ -36,13 +37,18 @@ class ConsoleServer:
         console: Console,
         readiness: Readiness,
         rate: RequestRate | None = None,
+        *,
+        identities: Identities | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         host, port = listening.getsockname()[:2]
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self.sessions = Sessions(console.clock.elapsed)
+        identities = identities or LinkIdentities(Sessions(console.clock.elapsed))
+        hosts = hosts or Hosts({self._address, f"localhost:{port}", f"127.0.0.1:{port}"})
+        self.sessions = identities.sessions
         self.socket, self.readiness = listening, readiness
-        hosts = {self._address, f"localhost:{port}", f"127.0.0.1:{port}"}
-        self.app = guarded(console_app(console, readiness), self.sessions, hosts, console, rate)
+        app = console_app(console, None if identities.by_token else readiness)
+        self.app = guarded(app, identities, hosts, console, rate)
 
     def new_link(self) -> str:
         """Return a link that leads to a session, once."""

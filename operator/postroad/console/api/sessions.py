@@ -1,13 +1,17 @@
 """Sessions of the console: a link that is good once leads to one, and a cookie or a bearer token
-names it. They are in memory: a console that is started again prints another link."""
+names it. They are in memory, and end with the console."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
+from typing import Protocol
+
+from postroad.console.reviewed_rights import ReviewedRights
+from postroad.console.rights import ConsoleUser
 
 MAX_SESSIONS = 100
 """At a time; one more ends the oldest."""
@@ -18,45 +22,65 @@ IDLE = timedelta(hours=1)
 
 LIFETIME = timedelta(hours=12)
 
+SHORT_LIFETIME = timedelta(hours=1)
+"""Of a session by a token, which ends with its token in any case."""
+
+MAX_TOKEN_SESSIONS = 1000
+"""Sessions by tokens at a time, of all users."""
+
 TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSession:
-    """A session. `name`: what logs call it."""
+    """A session. `name`: what logs call it. `credential`: the token that it was begun with, and is
+    good as long as."""
 
     name: str
     began: timedelta
     used: timedelta
+    credential: str = field(default="", repr=False)
 
 
 class Sessions:
-    """The links and sessions of a console. Of tokens, only digests are kept: comparing them tells
-    no time."""
+    """The links and sessions of a console. Of their secrets, only digests are kept: comparing them
+    tells no time."""
 
-    def __init__(self, elapsed: Callable[[], timedelta]) -> None:
+    def __init__(
+        self,
+        elapsed: Callable[[], timedelta],
+        lifetime: timedelta = LIFETIME,
+        most: int = MAX_SESSIONS,
+    ) -> None:
         self._elapsed = elapsed
-        self._links: dict[bytes, timedelta] = {}
+        self.lifetime, self._most = lifetime, most
+        self._links: dict[bytes, tuple[timedelta, str]] = {}
         self._sessions: dict[bytes, ConsoleSession] = {}
         self._count = 0
 
-    def new_link(self) -> str:
-        """Return the token of a link, which takes the place of one that was not used."""
-        token = secrets.token_urlsafe(TOKEN_BYTES)
-        self._links = {_digest(token): self._elapsed() + LINK_LIFETIME}
+    def new_link(self, credential: str = "") -> str:
+        """Return the token of a link, which takes the place of one of the same credential that was
+        not used."""
+        token, now = secrets.token_urlsafe(TOKEN_BYTES), self._elapsed()
+        others = [each for each in self._links.items() if each[1][1] != credential]
+        good = [each for each in others if each[1][0] > now]
+        self._links = dict(good[-self._most :])
+        self._links[_digest(token)] = now + LINK_LIFETIME, credential
         return token
 
     def redeem(self, token: str) -> str | None:
         """Return the secret of a new session; None for a link that was used, is over, or never
         was."""
-        until = self._links.pop(_digest(token), None)
-        now = self._elapsed()
-        if until is None or now > until:
-            return None
-        secret = secrets.token_urlsafe(TOKEN_BYTES)
+        until, credential = self._links.pop(_digest(token), (None, ""))
+        return None if until is None or self._elapsed() > until else self.begin(credential)
+
+    def begin(self, credential: str = "") -> str:
+        """Begin a session, and return its secret."""
+        secret, now = secrets.token_urlsafe(TOKEN_BYTES), self._elapsed()
         self._count += 1
-        self._sessions[_digest(secret)] = ConsoleSession(f"session-{self._count}", now, now)
-        while len(self._sessions) > MAX_SESSIONS:
+        session = ConsoleSession(f"session-{self._count}", now, now, credential)
+        self._sessions[_digest(secret)] = session
+        while len(self._sessions) > self._most:
             del self._sessions[next(iter(self._sessions))]
         return secret
 
@@ -66,7 +90,7 @@ class Sessions:
         session = self._sessions.get(digest)
         if session is None:
             return None
-        if now - session.used > IDLE or now - session.began > LIFETIME:
+        if now - session.used > IDLE or now - session.began > self.lifetime:
             del self._sessions[digest]
             return None
         self._sessions[digest] = replace(session, used=now)
@@ -74,6 +98,62 @@ class Sessions:
 
     def end(self, secret: str) -> None:
         self._sessions.pop(_digest(secret), None)
+
+
+class Identities(Protocol):
+    """The users behind what requests prove themselves with: a cookie, or a bearer token."""
+
+    sessions: Sessions
+    by_token: ReviewedRights | None
+    """Reviews of tokens by an API server; None: sessions by links are all there are."""
+
+    def asks(self, secret: str, *, is_cookie: bool) -> bool:
+        """True if an API server has to be asked about it, which it was not lately."""
+
+    async def find(self, secret: str, *, is_cookie: bool) -> ConsoleUser | None:
+        """Return the user; None where it proves nothing. Raises: ServerError."""
+
+
+class LinkIdentities:
+    """The sessions themselves: who has the link is the user."""
+
+    by_token: ReviewedRights | None = None
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
+
+    def asks(self, secret: str, *, is_cookie: bool) -> bool:
+        return False
+
+    async def find(self, secret: str, *, is_cookie: bool) -> ConsoleUser | None:
+        session = self.sessions.find(secret)
+        return None if session is None else ConsoleUser(session.name, is_cookie)
+
+
+class TokenIdentities:
+    """Users of Kubernetes: a bearer token is reviewed, and with each request by a cookie the token
+    that its session was begun with, so that a session ends with its token."""
+
+    def __init__(self, rights: ReviewedRights, elapsed: Callable[[], timedelta]) -> None:
+        self.sessions = Sessions(elapsed, SHORT_LIFETIME, MAX_TOKEN_SESSIONS)
+        self.by_token: ReviewedRights | None = rights
+        self._rights = rights
+
+    def asks(self, secret: str, *, is_cookie: bool) -> bool:
+        return not is_cookie and not self._rights.knows(secret)
+
+    async def find(self, secret: str, *, is_cookie: bool) -> ConsoleUser | None:
+        token = secret
+        if is_cookie:
+            session = self.sessions.find(secret)
+            if session is None:
+                return None
+            token = session.credential
+        user = await self._rights.user_of(token)
+        if user is None:
+            self.sessions.end(secret)
+            return None
+        return ConsoleUser(user.name, is_cookie, user)
 
 
 def _digest(token: str) -> bytes:

@@ -93,6 +93,7 @@ def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
     return HTMLResponse(text, status, headers={"Referrer-Policy": "same-origin"})
 
 
-def refusal(status: int, detail: str) -> HTMLResponse:
+def refusal(status: int, detail: str, *, asks_for_a_token: bool = False) -> HTMLResponse:
     """Return the page of a request that is refused."""
-    return render("refusal", status, title=refused_title(status), detail=detail)
+    title = refused_title(status)
+    return render("refusal", status, title=title, detail=detail, asks_for_a_token=asks_for_a_token)

@@ -224,6 +224,8 @@ TEXTS: Mapping[str, object] = {
         "HistoryFolded": "Earlier events, folded",
     },
     "refused": "Back to the queues",
+    "token": "Token of Kubernetes",
+    "log_in": "Log in",
 }
 
 

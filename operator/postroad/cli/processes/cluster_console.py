@@ -1,0 +1,155 @@
+"""`postroad cluster-console`: the queues of a QueueCluster over HTTP, in a pod, for users of
+Kubernetes and with the rights that they have there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import click
+
+from postroad.adapters.clocks import MachineClock
+from postroad.cli.processes.console import listen_on
+from postroad.cli.processes.long_running import run
+from postroad.domain.queues.names import QueueName
+from postroad.ports.access_reviews import QUEUE_GROUP
+from postroad.ports.kubernetes import Kind, Kubernetes
+from postroad.settings import Settings, from_environment
+from postroad.telemetry.health import HealthServer, Readiness
+
+if TYPE_CHECKING:
+    from postroad.bootstrap.distributed import OpenShared
+    from postroad.console.audit import AuditEntry
+    from postroad.console.followed_queues import ServedQueue
+    from postroad.console.queues import ConsoleQueue
+
+PORT = 8600
+EVENT = Kind("events.k8s.io/v1", "Event", "events")
+MAX_NOTE = 1000
+"""Characters of the note of an Event, of at most 1,024 octets."""
+
+
+@click.command(hidden=True)
+@click.option(
+    "--queues",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The file with the queues, which the operator writes.",
+)
+@click.option("--audience", required=True, help="The audience of tokens for this console.")
+@click.option("--service", "services", multiple=True, help="A name of its Service.")
+@click.option("--host", "hosts", multiple=True, help="A name under which a proxy with TLS has it.")
+def cluster_console(
+    file: Path, audience: str, services: tuple[str, ...], hosts: tuple[str, ...]
+) -> None:
+    """Serve the queues of a QueueCluster over HTTP, until SIGTERM. The operator runs this, for
+    `spec.console`; the rights are Kubernetes'."""
+    settings = from_environment()
+    run(settings, _serve(settings, file, audience, services, hosts))
+
+
+async def _serve(
+    settings: Settings,
+    file: Path,
+    audience: str,
+    services: tuple[str, ...],
+    hosts: tuple[str, ...],
+) -> None:
+    from postroad.adapters.kubernetes.access_reviews import ApiAccessReviews
+    from postroad.adapters.kubernetes.api_requests import load_access
+    from postroad.adapters.kubernetes.api_server import ApiServer
+    from postroad.bootstrap.distributed import open_shared
+    from postroad.console.api.access import Console
+    from postroad.console.api.guard import Hosts
+    from postroad.console.api.server import ConsoleServer, serve
+    from postroad.console.api.sessions import TokenIdentities
+    from postroad.console.followed_queues import FollowedQueues
+    from postroad.console.reviewed_rights import ReviewedRights
+
+    readiness, stop, clock = Readiness(), asyncio.Event(), MachineClock()
+    async with AsyncExitStack() as opened:
+        health = HealthServer(readiness)
+        await health.listen(settings.health_host, settings.health_port)
+        opened.push_async_callback(health.close)
+        listening = listen_on("::" if socket.has_dualstack_ipv6() else "0.0.0.0", PORT)  # noqa: S104
+        opened.callback(listening.close)
+        server = ApiServer(load_access(), "postroad-console")
+        opened.push_async_callback(server.close)
+        shared = await opened.enter_async_context(open_shared(settings))
+        queues = FollowedQueues(file, _opener(shared))
+        opened.push_async_callback(queues.close)
+        rights = ReviewedRights(ApiAccessReviews(server), clock.elapsed, audience)
+        served = Console.over(queues, rights, clock, _announcer(server))
+        opened.push_async_callback(served.operations.close)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        reached = Hosts(
+            {place for each in services for place in (each.lower(), f"{each.lower()}:{PORT}")},
+            {each.lower() for each in hosts},
+            is_forwarded=True,
+        )
+        identities = TokenIdentities(rights, clock.elapsed)
+        serving = ConsoleServer(listening, served, readiness, identities=identities, hosts=reached)
+        readiness.opened(lambda: None)
+        await serve(serving, stop)
+
+
+def _opener(
+    shared: OpenShared,
+) -> Callable[[QueueName, ServedQueue], Awaitable[ConsoleQueue]]:
+    from postroad.console.queues import ConsoleQueue
+
+    async def opened(name: QueueName, declared: ServedQueue) -> ConsoleQueue:
+        own = from_environment({**os.environ, **declared.environment})
+        queue, configuration = await shared(name, own)
+        return ConsoleQueue(name, queue, None, configuration, declared.keeps_hashes, declared.uid)
+
+    return opened
+
+
+def _announcer(server: Kubernetes) -> Callable[[ConsoleQueue, AuditEntry], Awaitable[None]]:
+    """Return what posts an Event on the MailQueue about each change."""
+    instance = os.environ.get("HOSTNAME") or socket.gethostname()
+
+    async def announce(on: ConsoleQueue, entry: AuditEntry) -> None:
+        await server.create(EVENT, event_of(on, entry, instance))
+
+    return announce
+
+
+def event_of(on: ConsoleQueue, entry: AuditEntry, instance: str) -> dict[str, object]:
+    """Return the Event of a change. Source: Kubernetes documentation (Event v1 events.k8s.io)."""
+    name = on.name
+    parts = [entry.change, *(f"{field} {value}" for field, value in entry.more)]
+    if entry.matched is not None:
+        parts.append(f"of {entry.matched} mails selected by {', '.join(entry.fields) or 'all'}")
+    note = f"{entry.who}: {' '.join(parts)}"
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.name,
+        "metadata": {"name": f"{name.name[:200]}.{uuid4().hex}", "namespace": name.namespace},
+        "eventTime": entry.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "type": "Normal",
+        "reason": "ChangedByConsole",
+        "action": "Change",
+        "note": note[:MAX_NOTE].encode()[:MAX_NOTE].decode(errors="ignore"),
+        "regarding": {
+            "apiVersion": f"{QUEUE_GROUP}/v1beta1",
+            "kind": "MailQueue",
+            "namespace": name.namespace,
+            "name": name.name,
+            "uid": on.uid,
+        },
+        "reportingController": f"{QUEUE_GROUP}/console",
+        "reportingInstance": instance,
+    }

@@ -1,1 +1,0 @@
-"""The paths on mail queues of Apache James' WebAdmin, over the console's queues."""
