@@ -117,6 +117,16 @@ def load_access(kubeconfig: Path | None = None) -> ApiAccess:
     return ApiAccess(found)
 
 
+def access_of(kubeconfig: Mapping[str, Any]) -> ApiAccess:
+    """Return the access by the current context of a kubeconfig. Raises: KubernetesRefused."""
+    found = client.Configuration()
+    try:
+        config.load_kube_config_from_dict(dict(kubeconfig), client_configuration=found)  # type: ignore[no-untyped-call]
+    except config.ConfigException as error:
+        raise errors.KubernetesRefused(f"the kubeconfig cannot be used: {error}") from error
+    return ApiAccess(found)
+
+
 CALLS = 8
 """Concurrent requests; more would only queue in the API server."""
 

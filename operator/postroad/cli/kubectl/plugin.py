@@ -1,8 +1,11 @@
 """Runs the user's `kubectl`, and so uses the user's contexts and credentials."""
 
+import asyncio
 import json
+import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import IO, Any
@@ -15,6 +18,8 @@ from postroad.errors import InvalidInput, KubernetesRefused, KubernetesUnavailab
 Resource = dict[str, Any]
 
 RESOURCE = f"{MAIL_QUEUE.plural}.{GROUP}"
+
+FORWARDING = re.compile(r"127\.0\.0\.1:(\d+) ->")
 
 ENDED_WITH = "command terminated with exit code"
 """Begins the line that `kubectl exec` adds to the output of a program that failed."""
@@ -97,6 +102,55 @@ class Kubectl:
             if each not in ended:
                 click.echo(each, err=True)
         return running.returncode
+
+    def token_of(self, account: str, namespace: str, audience: str) -> str:
+        """Return a token of a ServiceAccount, for an hour. Errors as `find`."""
+        options = ("--audience", audience, "--duration", "1h")
+        output = self._run("create", "token", account, *options, namespace=namespace)
+        token: str = json.loads(output)["status"]["token"]
+        return token
+
+    def own_token(self) -> str:
+        """Return the token of the user, which a plugin of the kubeconfig may have to get. Raises:
+        InvalidInput where the user has another credential, KubernetesUnavailable,
+        KubernetesRefused."""
+        from postroad.adapters.kubernetes.api_requests import access_of
+
+        view = ("config", "view", "--raw", "--minify", "--flatten", "--output", "json")
+        done = _run(["kubectl", *self.options, *view])
+        if done.returncode:
+            raise _failure(done.stderr.strip().splitlines())
+        header = asyncio.run(access_of(json.loads(done.stdout)).authorization())
+        if header is None:
+            raise InvalidInput(
+                "the user of this kubeconfig has no token",
+                hint="name a ServiceAccount of the namespace: --service-account NAME",
+            )
+        return header.removeprefix("Bearer ")
+
+    @contextmanager
+    def forwarded(
+        self, service: str, port: int, namespace: str
+    ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+        """Forward a port of loopback (0: any) to port 80 of a Service until the end of the block;
+        give its number, and the process that does so. Errors as `find`."""
+        line = ["kubectl", *self.options, "port-forward", "--namespace", namespace]
+        line += ["--address", "127.0.0.1", f"service/{service}", f"{port or ''}:80"]
+        pipe = subprocess.PIPE
+        try:
+            running = subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True)  # noqa: S603
+        except OSError as error:
+            raise _unable(error) from error
+        with running:
+            try:
+                assert running.stdout is not None
+                assert running.stderr is not None
+                begun = FORWARDING.search(running.stdout.readline())
+                if begun is None:
+                    raise _failure(running.stderr.read().strip().splitlines())
+                yield int(begun[1]), running
+            finally:
+                running.terminate()
 
     def default_namespace(self) -> str:
         """Return the namespace of resources that name none. Raises: KubernetesUnavailable."""
