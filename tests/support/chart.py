@@ -72,8 +72,10 @@ def installed_by_kubectl() -> dict[Path, str]:
         *("--set", "pipelineExecutors=true"),
         *("--show-only", "templates/pipeline-executors.yaml"),
     )
+    consoles = template(*image, "--set", "consoles=true", "--show-only", "templates/consoles.yaml")
     folder = ROOT / "manifests"
     return {
+        folder / "consoles.yaml": _without_sources(consoles).removeprefix("---\n"),
         folder / "install.yaml": HEADER + _without_sources(install),
         folder / "executors.yaml": _without_sources(executors).removeprefix("---\n"),
         folder / "users.yaml": _without_sources(users).removeprefix("---\n"),

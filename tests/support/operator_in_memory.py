@@ -8,6 +8,7 @@ from typing import Any
 
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.cluster.clusters import Clusters
+from postroad.controller.cluster.consoles import Consoles
 from postroad.controller.cluster.health import ClusterHealth
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials import Connections
@@ -17,6 +18,7 @@ from postroad.controller.mailqueue.provisioning import QueueServers
 from postroad.controller.mailqueue.queue_metrics import Engines
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import Absences, Indexes
+from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.status import Status, composed
 from postroad.controller.status.status_writer import StatusWriter
@@ -90,7 +92,10 @@ class World:
         self.servers = QueueServers(self.clusters, engines, self.clock, logins)
         status_writer = StatusWriter(self.api, self.clock)
         upgrades = Upgrades(self.api, Indexes(), self.clock)
-        self.health = ClusterHealth(self.api, self.clusters, status_writer, self.clock, upgrades)
+        consoles = Consoles(self.api, self.clock, "postroad-console", DEFAULT_CLASS, "postroad:1")
+        self.health = ClusterHealth(
+            self.api, self.clusters, status_writer, self.clock, upgrades, consoles
+        )
 
     def connect(self) -> MemoryServers:
         """Return the servers, as another process has them."""

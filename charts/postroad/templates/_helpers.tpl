@@ -12,6 +12,10 @@ postroad-operator{{ include "postroad.class" . }}
 postroad-pipeline{{ include "postroad.class" . }}
 {{- end }}
 
+{{- define "postroad.consoleRole" -}}
+postroad-console{{ include "postroad.class" . }}
+{{- end }}
+
 {{- define "postroad.name" -}}
 {{- $name := printf "%s%s" (.Values.nameOverride | default "postroad") (include "postroad.class" .) -}}
 {{- include "postroad.bounded" $name -}}
@@ -220,9 +224,9 @@ subjects:
   verbs: [update]
 # To own children with blockOwnerDeletion where the API server enforces it.
 - apiGroups: [postroad.dev]
-  resources: [mailqueues/finalizers, mailqueuetasks/finalizers]
+  resources: [mailqueues/finalizers, mailqueuetasks/finalizers, queueclusters/finalizers]
   verbs: [update]
-# Children of MailQueues.
+# Children of MailQueues, and consoles of QueueClusters.
 - apiGroups: [""]
   resources: [configmaps, serviceaccounts, services]
   verbs: [get, list, watch, create, patch, delete]
@@ -294,6 +298,17 @@ subjects:
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [clusterroles]
   resourceNames: [{{ include "postroad.pipelineRole" . }}]
+  verbs: [bind]
+{{- end }}
+
+{{- define "postroad.consolesRules" -}}
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterrolebindings]
+  resourceNames: [{{ include "postroad.consoleRole" . }}]
+  verbs: [get, patch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterroles]
+  resourceNames: [{{ include "postroad.consoleRole" . }}]
   verbs: [bind]
 {{- end }}
 

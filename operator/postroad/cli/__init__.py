@@ -49,6 +49,7 @@ _PLACES = {
     "users": "postroad.cli.processes.users:users",
     "mta": "postroad.cli.processes.mta:mta",
     "console": "postroad.cli.processes.console:console",
+    "cluster-console": "postroad.cli.processes.cluster_console:cluster_console",
     "operator": "postroad.cli.processes.operator_command:operator",
     "maintain": "postroad.cli.mail.maintenance:maintain",
     "audit": "postroad.cli.mail.maintenance:audit",
@@ -86,9 +87,9 @@ def _load_config() -> click.Command:
 KUBECTL_COMMANDS: dict[str, Load] = {
     **{each: partial(load, f"postroad.cli.kubectl.overview:{each}") for each in _OVERVIEWS},
     "config": _load_config,
+    "console": partial(load, "postroad.cli.kubectl.console:console"),
     "plan": partial(load, "postroad.cli.kubectl.resources:plan"),
     "adopt": partial(load, "postroad.cli.kubectl.resources:adopt_resource"),
-    "migrate": partial(load, "postroad.cli.kubectl.migration:migrate"),
     **{name: partial(_load_remote, name) for name in (*_REMOTE, *Operation)},
 }
 """The same for `kubectl mailqueue`."""

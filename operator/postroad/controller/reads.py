@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from postroad.controller.kubernetes.api import (
     CHILDREN,
+    CONSOLE,
     CRON_JOB,
     INSTANCE,
     JOB,
@@ -120,7 +121,10 @@ class Indexes:
                     yield key, each
 
     def children_of(self, queue: Key) -> frozenset[ChildVersion]:
+        """Return the children of a MailQueue, or those of a QueueCluster: its console."""
         keys = [Key(each.name, queue.namespace, queue.name) for each in CHILDREN]
+        if queue.kind == QUEUE_CLUSTER.name:
+            keys = [place_for(each.name, queue) for each in CHILDREN]
         return frozenset(as_child(each) for key in keys for each in self.at(key))
 
 
@@ -175,13 +179,17 @@ def place_of(body: Mapping[str, Any]) -> Key | None:
     labels = metadata.get("labels") or {}
     if task := labels.get(TASK):
         return place_for(body["kind"], Key(MAIL_QUEUE_TASK.name, metadata["namespace"], task))
+    if cluster := labels.get(CONSOLE):
+        return place_for(body["kind"], Key(QUEUE_CLUSTER.name, metadata["namespace"], cluster))
     instance = labels.get(INSTANCE)
     return Key(body["kind"], metadata["namespace"], instance) if instance else None
 
 
 def place_for(kind: str, task: Key) -> Key:
-    """Return the key in the index of what carries a MailQueueTask out."""
-    return Key(kind, task.namespace, f"{TASK}={task.name}")
+    """Return the key in the index of what carries a MailQueueTask out, or is the console of a
+    QueueCluster."""
+    label = TASK if task.kind == MAIL_QUEUE_TASK.name else CONSOLE
+    return Key(kind, task.namespace, f"{label}={task.name}")
 
 
 def as_child(body: Mapping[str, Any]) -> ChildVersion:
@@ -190,13 +198,13 @@ def as_child(body: Mapping[str, Any]) -> ChildVersion:
 
 
 def owner_of(body: Mapping[str, Any]) -> Key | None:
-    """Return the key of the MailQueue or the MailQueueTask that an object was made for."""
+    """Return the key of the resource that an object was made for."""
     metadata = body["metadata"]
     if task := (metadata.get("labels") or {}).get(TASK):
         return Key(MAIL_QUEUE_TASK.name, metadata["namespace"], task)
     for owner in metadata.get("ownerReferences") or []:
-        if owner.get("controller") and owner["kind"] == MAIL_QUEUE.name:
-            return Key(MAIL_QUEUE.name, metadata["namespace"], owner["name"])
+        if owner.get("controller") and owner["kind"] in (MAIL_QUEUE.name, QUEUE_CLUSTER.name):
+            return Key(owner["kind"], metadata["namespace"], owner["name"])
     return None
 
 
@@ -248,6 +256,9 @@ class WatchedKubernetes:
         if kind in (CRON_JOB, JOB) and namespace and wanted.keys() == {MANAGED_BY, TASK}:
             task = Key(MAIL_QUEUE_TASK.name, namespace, wanted[TASK])
             return self._children(place_for(kind.name, task))
+        if kind in CHILDREN and namespace and wanted.keys() == {MANAGED_BY, CONSOLE}:
+            cluster = Key(QUEUE_CLUSTER.name, namespace, wanted[CONSOLE])
+            return self._children(place_for(kind.name, cluster))
         return await self._api.list(kind, namespace, labels)
 
     def _children(self, place: Key) -> Sequence[Object]:

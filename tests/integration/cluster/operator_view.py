@@ -11,11 +11,13 @@ from typing import Any
 from postroad.adapters.clocks import MachineClock
 from postroad.bootstrap.cluster import connect
 from postroad.controller.cluster.clusters import Clusters
+from postroad.controller.cluster.consoles import Consoles
 from postroad.controller.cluster.health import ClusterHealth
 from postroad.controller.credentials import Connections
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import Absences, Indexes
+from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.controller.status.status_writer import StatusWriter
 from postroad.ports.kubernetes import Kubernetes
 from support.memory.kubernetes.client import MemoryKubernetes
@@ -34,7 +36,9 @@ class OperatorView:
         self._api = api
         upgrades = Upgrades(api, Indexes(), clock)
         clusters = Clusters(api, connections, Absences(clock))
-        self._health = ClusterHealth(api, clusters, StatusWriter(api, clock), clock, upgrades)
+        consoles = Consoles(api, clock, "postroad-console", DEFAULT_CLASS, "postroad:1")
+        writer = StatusWriter(api, clock)
+        self._health = ClusterHealth(api, clusters, writer, clock, upgrades, consoles)
 
     async def conditions(self) -> Mapping[str, Mapping[str, Any]]:
         """Reconcile, and return the conditions by type."""

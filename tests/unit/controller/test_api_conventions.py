@@ -25,7 +25,7 @@ named as the protocols of their clients are."""
 
 PODS = tuple(
     f"spec.{of}.{field}."
-    for of in ("workers", "intake", "pipeline")
+    for of in ("workers", "intake", "pipeline", "console")
     for field in ("pod", "template")
 )
 """What Kubernetes defines: of a field that is an object of several levels, it checks what is in it.

@@ -10,8 +10,8 @@ import pytest
 
 from postroad.controller.kubernetes.api import CONFIGURATION_HASH
 from postroad.controller.kubernetes.drift import is_current, merged, with_hash
-from postroad.controller.mailqueue.children import shortage
 from postroad.controller.pods.manifests import wanted_children
+from postroad.controller.pods.readiness import shortage
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.parts import AllowedNamespaces, allows
 from postroad.controller.spec.queue_resource import PodContext, Queue

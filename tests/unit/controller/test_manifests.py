@@ -105,16 +105,29 @@ def test_the_operator_gives_rights_away_only_with_a_role_that_is_applied_for_it(
     assert binding["subjects"] == installed("ClusterRoleBinding")["subjects"]
 
 
+def test_consoles_may_ask_for_reviews_and_the_operator_gives_that_away_alone() -> None:
+    of_consoles, role, binding, own = manifests(ROOT / "manifests" / "consoles.yaml")
+    assert {verb for rule in of_consoles["rules"] for verb in rule["verbs"]} == {"create"}
+    assert [each["resourceNames"] for each in role["rules"]] == [["postroad-console"]] * 2
+    assert [each["verbs"] for each in role["rules"]] == [["get", "patch"], ["bind"]]
+    assert "subjects" not in binding
+    assert own["subjects"] == installed("ClusterRoleBinding")["subjects"]
+
+
 def test_only_administrators_of_a_namespace_get_queue_clusters_by_their_role() -> None:
     reading, changing = {"get", "list", "watch"}, {"create", "update", "patch", "delete"}
 
     def kinds_in(role: str, verbs: set[str]) -> set[str]:
         return {resource for resource, verb in granted(role) if verb in verbs}
 
-    assert kinds_in("postroad-view", reading) == {"mailqueues", "mailqueuetasks", "queueclusters"}
+    assert kinds_in("postroad-view", reading) == {
+        *("mailqueues", "mailqueuetasks", "queueclusters"),
+        *("mailqueues/mails", "mailqueues/operations"),
+    }
+    assert kinds_in("postroad-admin", reading) == {"mailqueues/content"}
     assert kinds_in("postroad-view", changing) == set()
     assert kinds_in("postroad-edit", changing) == {
-        *("mailqueues", "mailqueues/scale", "mailqueuetasks")
+        *("mailqueues", "mailqueues/scale", "mailqueues/operations", "mailqueuetasks")
     }
     assert kinds_in("postroad-admin", changing) == {"queueclusters"}
     prefix = "rbac.authorization.k8s.io/aggregate-to-"

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.controller.cluster.clusters import CONDITIONS, Clusters
+from postroad.controller.cluster.consoles import Consoles
 from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.operator_assignment import (
     WATCHED_NAMESPACES,
@@ -69,8 +70,10 @@ class ClusterHealth:
         status_writer: StatusWriter,
         clock: Clock,
         upgrades: Upgrades,
+        consoles: Consoles,
     ) -> None:
         self._api = api
+        self._consoles = consoles
         self._upgrades = upgrades
         self._clusters = clusters
         self._status_writer = status_writer
@@ -170,13 +173,15 @@ class ClusterHealth:
         return "deletionTimestamp" in found.get("metadata", {})
 
     async def _check(self, found: Object) -> Report:
-        metadata, fields = found["metadata"], dict[str, Any]()
+        metadata, fields, console = found["metadata"], dict[str, Any](), Report()
         place = metadata["namespace"], metadata["name"]
         cluster = await self._clusters.open(found)
         async with attempt(condition.READY) as counted:
             users = await self._clusters.users.allowed(*place, allowed_by(found))
             fields["queues"] = len(users)
             self._clusters.users.quotas.count(found, cluster.spec, users)
+            if not cluster.spec.paused:
+                console = await self._consoles.keep(found, cluster, users)
         checked = await self._clusters.check(cluster.uid, brief=False) or {}
         self.answers[cluster.uid] = answers_of(checked)
         findings = {server: server_finding(server, each) for server, each in checked.items()}
@@ -198,7 +203,7 @@ class ClusterHealth:
         fields["versions"] = versions_of(checked) or None
         about_all = [] if counted.finding.is_good else [counted.finding]
         advised = durability(checked), tried(checked)
-        return Report([*findings.values(), *advised, *about_all], fields)
+        return Report([*findings.values(), *advised, *about_all], fields) + console
 
     async def _made_tables(
         self, plan: KeyspacePlan, found: Object, reached: Finding

@@ -62,6 +62,9 @@ PIPELINE_JOB = f"{GROUP}/job"
 TASK = f"{GROUP}/task"
 """Label of what carries out a MailQueueTask, with the name of the task."""
 
+CONSOLE = f"{GROUP}/console"
+"""Label of what is the console of a QueueCluster, with its name."""
+
 BEGUN = f"{GROUP}/begun"
 """Annotation of a MailQueueTask: the uid under which it was begun. A copy of it, as a restore from
 a backup makes one, has another, and is not done again."""
@@ -84,6 +87,9 @@ DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudge
 NETWORK_POLICY = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 CRON_JOB = Kind("batch/v1", "CronJob", "cronjobs")
 ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
+CLUSTER_ROLE_BINDING = Kind(
+    "rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings"
+)
 CHILDREN = (
     *(CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, DISRUPTION_BUDGET),
     *(CRON_JOB, ROLE_BINDING, NETWORK_POLICY, STATEFUL_SET),
@@ -117,6 +123,11 @@ class Key:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def console_audience(namespace: str, cluster: str) -> str:
+    """Return the audience of tokens for the console of a QueueCluster."""
+    return f"{GROUP}/consoles/{namespace}/{cluster}"
 
 
 def has_finalizer(found: Mapping[str, Any]) -> bool:

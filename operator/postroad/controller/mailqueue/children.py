@@ -26,6 +26,7 @@ from postroad.controller.pods import manifests
 from postroad.controller.pods.delivery_files import read_of_workers
 from postroad.controller.pods.intake_files import check_intake
 from postroad.controller.pods.pipeline_children import PIPELINE, pipeline_children
+from postroad.controller.pods.readiness import deployment_facts, shortage
 from postroad.controller.pods.upgrades import Upgrades, is_rolling
 from postroad.controller.reads import Absences, Reads, as_child
 from postroad.controller.spec.intake import Intake
@@ -132,22 +133,6 @@ def workload_finding(
     return good(which, f"{facts['ready']} of {desired} {what} ready")
 
 
-def shortage(deployment: Mapping[str, Any], wanted: int, what: str) -> str | None:
-    """Return what a Deployment lacks of ready pods of its newest template; None: nothing."""
-    facts, status = deployment_facts(deployment, wanted), deployment.get("status") or {}
-    seen = status.get("observedGeneration", -1) >= deployment["metadata"]["generation"]
-    updated = int(status.get("updatedReplicas") or 0)
-    ready, desired = facts["ready"], facts["desired"]
-    if seen and ready >= desired and updated >= desired and facts["replicas"] == desired:
-        return None
-    message = f"{ready} of {desired} {what} ready, {min(updated, desired)} up to date"
-    for each in status.get("conditions") or []:  # no pods can be made, or it waited too long
-        stuck = each["type"] == "Progressing" and each["status"] == "False"
-        if stuck or (each["type"] == "ReplicaFailure" and each["status"] == "True"):
-            return f"{message}: {each.get('message', each.get('reason', ''))}"
-    return message
-
-
 def _rewritten(parts: Sequence[applying.AppliedPart], component: str) -> list[str]:
     """Return what another process rewrites of a component, and of what all pods share."""
     return [
@@ -156,18 +141,6 @@ def _rewritten(parts: Sequence[applying.AppliedPart], component: str) -> list[st
         for each in part.applied
         if part.component in (manifests.QUEUE, component) and each.rewritten
     ]
-
-
-def deployment_facts(deployment: Mapping[str, Any] | None, wanted: int) -> dict[str, Any]:
-    """Return ready, desired and present replicas of a Deployment."""
-    if deployment is None:
-        return {"ready": 0, "desired": wanted, "replicas": 0}
-    status = deployment.get("status") or {}
-    return {
-        "ready": int(status.get("readyReplicas") or 0),
-        "desired": int(deployment["spec"].get("replicas", wanted)),
-        "replicas": int(status.get("replicas") or 0),
-    }
 
 
 def _replaced_later(

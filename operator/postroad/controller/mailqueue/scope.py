@@ -134,13 +134,14 @@ def after_reconcile(
 class LastCheck:
     """The last check of all about a QueueCluster: when it was, and what it saw. `waits`: whether
     MailQueues wait for the replacement of their pods. `adopted`: the claim that it may take over.
-    """
+    `children`: its console."""
 
     at: timedelta
     generation: int
     users: frozenset[User]
     waits: bool
     adopted: str = ""
+    children: frozenset[ChildVersion] = frozenset()
 
     def is_current(self, now: LastCheck, interval: timedelta) -> bool:
         """True if it is enough to ask the servers whether they answer: a check of all would see the

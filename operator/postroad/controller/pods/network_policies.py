@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from postroad.controller.kubernetes import api
+from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.intake import HEALTH, Intake
 from postroad.controller.spec.mailqueue import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
@@ -19,6 +20,9 @@ PolicyRules = list[dict[str, Any]]
 ANYWHERE: PolicyRules = [{}]
 SMTP_PORT, HTTPS_PORT = 25, 443
 """Of the servers of MX records, and of policies of MTA-STS."""
+
+API_SERVER_PORTS = (443, 6443)
+"""Usual ones, of API servers and the Service before them."""
 
 _USUAL = {"amqp": 5672, "amqps": 5671, "http": 80, "https": HTTPS_PORT}
 
@@ -34,7 +38,7 @@ def network_policies(queue: Queue, context: PodContext) -> Mapping[str, dict[str
         "queue": (
             {},
             [_to([HEALTH]), {"from": [of_the_queue]}],
-            [_names([DNS_PORT]), _to(_ports_of_servers(context)), {"to": [of_the_queue]}],
+            [_names([DNS_PORT]), _to(_ports_of_servers(context.cluster)), {"to": [of_the_queue]}],
         )
     }
     if spec.intake is not None:
@@ -60,6 +64,17 @@ def network_policies(queue: Queue, context: PodContext) -> Mapping[str, dict[str
     }
 
 
+def console_policy(cluster: QueueClusterSpec, tags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the spec of the policy of a console's pods. The address of the API server is the
+    cluster's own matter."""
+    return {
+        "podSelector": {"matchLabels": dict(tags)},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [_to(["http", HEALTH])],
+        "egress": [_names([DNS_PORT]), _to(_ports_of_servers(cluster)), _to(API_SERVER_PORTS)],
+    }
+
+
 def _to(ports: Iterable[int | str], protocols: Iterable[str] = ("TCP",)) -> dict[str, Any]:
     return {"ports": [{"port": each, "protocol": of} for each in ports for of in protocols]}
 
@@ -69,8 +84,7 @@ def _names(ports: Iterable[int]) -> dict[str, Any]:
     return _to(ports, ("UDP", "TCP"))
 
 
-def _ports_of_servers(context: PodContext) -> list[int]:
-    cluster = context.cluster
+def _ports_of_servers(cluster: QueueClusterSpec) -> list[int]:
     urls = (cluster.rabbitmq.url, cluster.rabbitmq.management_url, cluster.s3.url or "https://s3")
     return sorted({cluster.cassandra.port, *(_port_of(each) for each in urls if each)})
 

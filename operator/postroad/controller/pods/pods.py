@@ -12,6 +12,7 @@ from postroad.controller.kubernetes.api import CONFIGURATION_HASH
 from postroad.controller.kubernetes.drift import hash_of, merged
 from postroad.controller.pods.delivery_files import DeliveryFiles
 from postroad.controller.pods.intake_files import IntakeFiles
+from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.intake import HEALTH, Intake
 from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.pipeline import Pipeline
@@ -206,9 +207,7 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
         "envFrom": [{"configMapRef": {"name": f"{queue.name.name}-queue"}}],
         "env": environment,
         "ports": ports,
-        "readinessProbe": _probe("/readyz", period=5, failures=2),
-        "livenessProbe": _probe("/healthz", period=10, failures=6),
-        "startupProbe": _probe("/healthz", period=2, failures=60),
+        **probes(),
         "resources": DEFAULT_RESOURCES,
         "securityContext": dict(CONTAINER_SECURITY),
         "volumeMounts": mounts,
@@ -225,7 +224,16 @@ def _settings_files(queue: Queue, component: str) -> list[DeliveryFiles | Intake
 def server_files(queue: Queue, context: PodContext, component: str) -> list[ServerFiles]:
     """Return the files with which a component connects. They stand in the pod template: containers
     of an earlier template read the ConfigMap when they restart, and have no such files."""
-    cluster, workers = context.cluster, queue.spec.workers
+    found, workers = cluster_files(context.cluster), queue.spec.workers
+    webhook = workers.handler.webhook if component == "worker" and workers else None
+    if webhook is not None:
+        tls = webhook.tls or StoreTls()
+        found.append(ServerFiles("WORKER_WEBHOOK", tls, webhook.secret_ref, {"secret": "secret"}))
+    return [each for each in found if not each.is_empty]
+
+
+def cluster_files(cluster: QueueClusterSpec) -> list[ServerFiles]:
+    """Return the files with which a program connects to the servers of a QueueCluster."""
     rabbitmq, cassandra, s3 = cluster.rabbitmq, cluster.cassandra, cluster.s3
     found = [
         ServerFiles(section, tls or StoreTls(), login, keys_of(login))
@@ -235,16 +243,21 @@ def server_files(queue: Queue, context: PodContext, component: str) -> list[Serv
             ("S3", s3.tls, s3.secret_ref),
         )
     ]
-    webhook = workers.handler.webhook if component == "worker" and workers else None
-    if webhook is not None:
-        tls = webhook.tls or StoreTls()
-        found.append(ServerFiles("WORKER_WEBHOOK", tls, webhook.secret_ref, {"secret": "secret"}))
     return [each for each in found if not each.is_empty]
 
 
 def _health_port(intake: Intake | None) -> int:
     taken = intake.ports.values() if intake else ()
     return next(port for port in itertools.count(HEALTH_PORT) if port not in taken)
+
+
+def probes() -> dict[str, Any]:
+    """Return the probes of a container."""
+    return {
+        "readinessProbe": _probe("/readyz", period=5, failures=2),
+        "livenessProbe": _probe("/healthz", period=10, failures=6),
+        "startupProbe": _probe("/healthz", period=2, failures=60),
+    }
 
 
 def _probe(path: str, period: int, failures: int) -> dict[str, Any]:

@@ -149,6 +149,16 @@ def pipeline_role(operator_class: str) -> str:
     return f"postroad-pipeline{end}"
 
 
+def console_role(operator_class: str) -> str:
+    """Return the name of the ClusterRole, and of its binding, that an installation of a class ships
+    for consoles.
+
+    >>> console_role("default"), console_role("canary")
+    ('postroad-console', 'postroad-console-canary')
+    """
+    return pipeline_role(operator_class).replace("pipeline", "console", 1)
+
+
 class OperatorClass:
     """The class of this operator."""
 

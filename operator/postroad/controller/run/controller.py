@@ -16,6 +16,7 @@ from functools import partial
 
 from postroad.controller import reads
 from postroad.controller.cluster.clusters import Clusters
+from postroad.controller.cluster.consoles import Consoles
 from postroad.controller.cluster.facts import ClusterFacts, secrets_of
 from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.health import ClusterHealth, left_in_use
@@ -41,7 +42,7 @@ from postroad.controller.mailqueue.queue_metrics import Engines, MetricsSchedule
 from postroad.controller.mailqueue.queues import Queues
 from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
 from postroad.controller.pods.upgrades import Upgrades
-from postroad.controller.run.causes import Causes, OperatorClass, pipeline_role
+from postroad.controller.run.causes import Causes, OperatorClass, console_role, pipeline_role
 from postroad.controller.run.workqueue import TASKS, Urgency, Workqueue
 from postroad.controller.spec.cluster import DEFAULT_CLASS, pace_of
 from postroad.controller.spec.queue_resource import PipelineProgram, adopted_by, cluster_of
@@ -162,7 +163,13 @@ class Controller:
         self._deletion = Deletion(
             watched, self._clusters, status_writer, clock, self._engines, orphans
         )
-        self._health = ClusterHealth(watched, self._clusters, status_writer, clock, self._upgrades)
+        consoles = Consoles(
+            *(watched, clock, console_role(operator_class), operator_class, options.image),
+            *(options.pull_secrets, namespaces),
+        )
+        self._health = ClusterHealth(
+            watched, self._clusters, status_writer, clock, self._upgrades, consoles
+        )
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
         self._wakening = Wakening(self._autoscalers, clock, self._work.add)
         self.causes = Causes(watched, self.indexes, self._work)
@@ -356,7 +363,8 @@ class Controller:
             self._work.add(each, Urgency.ROUTINE)
         uid, users, at = metadata["uid"], self.indexes.users_of(key), self._clock.elapsed()
         waits, adopted = self._upgrades.has_waiting(key), adopted_by(found)
-        now = LastCheck(at, metadata["generation"], users, waits, adopted)
+        children = self.indexes.children_of(key)
+        now = LastCheck(at, metadata["generation"], users, waits, adopted, children)
         last = self._checked.get(uid)
         if last is not None and last.is_current(now, self._intervals.clusters):
             if not await self._health.notices_a_change(found):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from postroad.controller.spec import parts
+from postroad.controller.spec.placement import Pod, ServiceAccount
 from postroad.controller.spec.tls import (
     CassandraTls,
     ServerLoginReference,
@@ -201,6 +202,37 @@ class UpgradePace(parts.Model):
     the cluster's servers has its effect at once."""
 
 
+CONSOLE_HOST = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:[0-9]{1,5})?$"
+
+
+class ConsolePolicy(parts.Model):
+    """NetworkPolicy of the console's pods."""
+
+    enabled: bool = False
+    """True if the pods may connect to the ports of the servers, of DNS and of API servers (443 and
+    6443) alone, and be reached at the console's port and that of metrics."""
+
+
+class ConsoleSpec(parts.Model):
+    """The console: a page and an API over the MailQueues of this cluster, for users of Kubernetes
+    with the rights that they have there."""
+
+    pod: Pod | None = None
+    """Placement of the pod and what it runs with. What it leaves out, the operator decides."""
+
+    service_account: ServiceAccount | None = None
+    """ServiceAccount of the pod. Absent: the operator's, without annotations."""
+
+    hosts: Annotated[
+        list[Annotated[str, Field(max_length=253, pattern=CONSOLE_HOST)]], Field(max_length=16)
+    ] = Field(default=[])
+    """Names, with ports other than 443, under which a proxy with TLS, such as an Ingress, serves
+    the console. Under others, it answers at loopback and as its Service alone."""
+
+    network_policy: ConsolePolicy = ConsolePolicy()
+    """NetworkPolicy of the pod."""
+
+
 DEFAULT_CLASS = "default"
 """Of operators, and of QueueClusters that name none."""
 
@@ -246,6 +278,9 @@ class QueueClusterSpec(parts.Model):
     upgrades: UpgradePace = UpgradePace()
     """Pace at which the pods of the cluster's MailQueues are replaced when a newer operator wants
     others."""
+
+    console: ConsoleSpec | None = None
+    """The console of this cluster. Absent: none runs."""
 
     paused: bool = False
     """true: the operator changes no tables and deletes no users, and no upgrade goes on, until it

@@ -16,6 +16,7 @@ READY, RECONCILING, STALLED, PAUSED = "Ready", "Reconciling", "Stalled", "Paused
 CONFIGURATION_ACCEPTED = "ConfigurationAccepted"
 BROKER_READY, VIEW_READY, BLOBS_READY = "BrokerReady", "ViewReady", "BlobsReady"
 WORKERS_READY, INTAKE_READY = "WorkersReady", "IntakeReady"
+CONSOLE_READY = "ConsoleReady"
 PIPELINE_READY, DURABLE = "PipelineReady", "Durable"
 VERSIONS_TRIED = "VersionsTried"
 RELAY_RESTRICTED = "RelayRestricted"

@@ -1,0 +1,171 @@
+"""Makes the consoles of QueueClusters, deletes those that are no longer declared, and keeps who may
+ask the API server for reviews."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from postroad.controller.cluster.clusters import Cluster
+from postroad.controller.kubernetes.actions import log_action, log_repair
+from postroad.controller.kubernetes.api import (
+    CLUSTER_ROLE_BINDING,
+    CONSOLE,
+    DEPLOYMENT,
+    MANAGED_BY,
+    QUEUE_CLUSTER,
+)
+from postroad.controller.kubernetes.drift import ApplyResponses, repair_of
+from postroad.controller.pods.console_pods import KINDS, account_of, console_children
+from postroad.controller.pods.manifests import is_owned
+from postroad.controller.pods.readiness import deployment_facts, shortage
+from postroad.controller.spec.cluster import class_of_cluster, spec_of
+from postroad.controller.spec.queue_resource import PodContext, Queue
+from postroad.controller.status import conditions as condition
+from postroad.controller.status.attempts import attempt
+from postroad.controller.status.conditions import bad, good
+from postroad.controller.status.status import Report
+from postroad.domain.queues.names import QueueName
+from postroad.errors import InvalidQueueName, KubernetesRefused, NameTaken
+from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
+
+NEEDS = "spec.console needs consoles=true of the operator's chart, or manifests/consoles.yaml"
+
+
+class Consoles:
+    """The consoles of an operator's QueueClusters. `role`: the name of the ClusterRoleBinding that
+    lets them ask for reviews."""
+
+    def __init__(
+        self,
+        api: Kubernetes,
+        clock: Clock,
+        role: str,
+        operator_class: str,
+        image: str,
+        pull_secrets: tuple[str, ...] = (),
+        namespaces: Sequence[str] = (),
+    ) -> None:
+        self._api, self._answers = api, ApplyResponses(clock)
+        self._role, self._class = role, operator_class
+        self._image, self._pull_secrets = image, pull_secrets
+        self._namespaces = tuple(namespaces)
+
+    async def keep(self, found: Object, cluster: Cluster, users: Sequence[Object]) -> Report:
+        """Make the console of a QueueCluster as declared, or delete it. `users`: the MailQueues
+        that it serves. Raises: KubernetesUnavailable, KubernetesConflict."""
+        spec, present = cluster.spec.console, await self._children(found)
+        if spec is None and not present:
+            return Report(fields={"console": None})
+        async with attempt(condition.CONSOLE_READY) as attempted:
+            context = PodContext(
+                cluster.spec,
+                self._image,
+                cluster.credentials.tls_versions,
+                pull_secrets=self._pull_secrets,
+            )
+            wanted = [] if spec is None else console_children(found, spec, context, _queues(users))
+            for kind, child in wanted:
+                present[kind] = await self._apply(kind, child, found, present.get(kind))
+            for kind in present.keys() - {kind for kind, _ in wanted}:
+                await self._api.delete(kind, present[kind])
+                log_action("deleted a child", child=f"{kind.name} {found['metadata']['name']}")
+            await self.bind()
+        if spec is None and attempted.finding.is_good:
+            return Report(fields={"console": None})
+        if not attempted.finding.is_good:
+            return Report([attempted.finding])
+        deployment = present[DEPLOYMENT]
+        facts = deployment_facts(deployment, 1)
+        facts.pop("replicas")
+        missing = shortage(deployment, 1, "console pods")
+        finding = good(condition.CONSOLE_READY, "the console is ready")
+        if missing is not None:
+            reason = condition.PODS_NOT_READY
+            finding = bad(condition.CONSOLE_READY, reason, missing, retryable=True)
+        return Report([finding], {"console": facts})
+
+    async def bind(self) -> None:
+        """Let the ServiceAccounts of all consoles ask for reviews, and no others. Subjects of
+        namespaces that this operator does not watch stay. Raises: KubernetesError."""
+        try:
+            found = await self._api.get(CLUSTER_ROLE_BINDING, None, self._role)
+        except KubernetesRefused as error:
+            raise KubernetesRefused(str(error), hint=NEEDS) from error
+        if found is None:
+            raise KubernetesRefused(f"there is no ClusterRoleBinding {self._role}", hint=NEEDS)
+        before = found.get("subjects") or []
+        watched = self._namespaces
+        others = [each for each in before if watched and each.get("namespace") not in watched]
+        wanted = [*others, *await self._accounts()]
+        if wanted != before:
+            version = found["metadata"]["resourceVersion"]
+            change = {"metadata": {"resourceVersion": version}, "subjects": wanted}
+            await self._api.patch(CLUSTER_ROLE_BINDING, None, self._role, change)
+            log_action("changed who may ask for reviews", accounts=len(wanted))
+
+    async def _accounts(self) -> list[dict[str, str]]:
+        places = self._namespaces or (None,)
+        found = [each for at in places for each in await self._api.list(QUEUE_CLUSTER, at)]
+        named = set()
+        for each in found:
+            metadata = each["metadata"]
+            is_ours = class_of_cluster(each) == self._class
+            if "console" not in each["spec"] or "deletionTimestamp" in metadata or not is_ours:
+                continue
+            try:
+                spec = spec_of(each).console
+            except ValidationError:
+                continue
+            if spec is not None:
+                named.add((metadata["namespace"], account_of(spec, metadata["name"])))
+        return [
+            {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+            for namespace, name in sorted(named)
+        ]
+
+    async def _children(self, found: Object) -> dict[Kind, Object]:
+        metadata = found["metadata"]
+        labels = f"{MANAGED_BY}=postroad,{CONSOLE}={metadata['name']}"
+        there = {}
+        for kind in KINDS:
+            for each in await self._api.list(kind, metadata["namespace"], labels):
+                if is_owned(each, metadata["uid"]):
+                    there[kind] = each
+        return there
+
+    async def _apply(
+        self, kind: Kind, child: Object, found: Object, present: Object | None
+    ) -> Object:
+        """Make a child as wanted, without a write for one that is. Raises: NameTaken,
+        KubernetesError."""
+        place = child["metadata"]["namespace"], child["metadata"]["name"]
+        if present is None and await self._api.get(kind, *place) is not None:
+            raise NameTaken(f"{kind.name} {place[1]} exists already")
+        if present is not None and self._answers.is_settled(child, present):
+            return present
+        done = repair_of(child, present, expected=False)
+        now = await self._api.apply(kind, child)
+        self._answers.note(child, now)
+        if done is None:
+            log_action("applied a child", child=f"{kind.name} {place[1]}")
+        else:
+            log_repair("child", child=f"{kind.name} {place[1]}", was=done)
+        return now
+
+
+def _queues(users: Sequence[Object]) -> list[Queue]:
+    """Return the MailQueues whose specs are valid, and that stay."""
+    found = []
+    for each in users:
+        metadata = each["metadata"]
+        if "deletionTimestamp" in metadata:
+            continue
+        try:
+            QueueName(metadata["namespace"], metadata["name"])
+            found.append(Queue.of(each))
+        except (ValidationError, InvalidQueueName):
+            continue
+    return found

@@ -1,0 +1,176 @@
+"""The console of a QueueCluster: what the operator makes of `spec.console`, which MailQueues it
+serves, who may ask for reviews, and what is left without it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from postroad.controller.kubernetes.api import (
+    CLUSTER_ROLE_BINDING,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    MAIL_QUEUE,
+    NETWORK_POLICY,
+    QUEUE_CLUSTER,
+    SERVICE,
+    SERVICE_ACCOUNT,
+)
+from postroad.controller.pods.console_pods import FILE, KINDS
+from postroad.ports.kubernetes import Object
+from support.manual_loop import move, run
+from support.resources import mail_queue
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+BINDING: Object = {
+    "apiVersion": CLUSTER_ROLE_BINDING.api_version,
+    "kind": CLUSTER_ROLE_BINDING.name,
+    "metadata": {"name": "postroad-console"},
+    "roleRef": {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "postroad-console",
+    },
+}
+
+
+async def declare(operator: RunningController, console: Any, *, bound: bool = True) -> None:
+    if bound:
+        await operator.user.create(CLUSTER_ROLE_BINDING, BINDING)
+    await operator.declare()
+    await change(operator, console)
+
+
+async def change(operator: RunningController, console: Any) -> None:
+    spec = {"spec": {"console": console}}
+    assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", spec)
+    await move(30)
+
+
+def child(operator: RunningController, kind: Any) -> Object | None:
+    return operator.at(kind.plural, NAMESPACE, "main-console")
+
+
+def condition(operator: RunningController) -> dict[str, Any]:
+    return dict(operator.condition("ConsoleReady", QUEUE_CLUSTER, "main"))
+
+
+async def subjects(operator: RunningController) -> list[dict[str, str]]:
+    found = await operator.user.get(CLUSTER_ROLE_BINDING, None, "postroad-console")
+    assert found
+    return list(found.get("subjects") or [])
+
+
+def queues(operator: RunningController) -> dict[str, Any]:
+    found = child(operator, CONFIG_MAP)
+    assert found
+    served: dict[str, Any] = json.loads(found["data"][FILE])
+    return served
+
+
+def test_a_console_is_made_follows_its_queues_and_goes() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, {"networkPolicy": {"enabled": True}})
+
+            for kind in KINDS:
+                made = child(operator, kind)
+                assert made, kind
+                (owner,) = made["metadata"]["ownerReferences"]
+                assert (owner["kind"], owner["name"]) == ("QueueCluster", "main")
+            assert condition(operator)["status"] == "True"
+            status = operator.found(QUEUE_CLUSTER, "main")["status"]
+            assert status["console"] == {"ready": 1, "desired": 1}
+            account = {"kind": "ServiceAccount", "name": "main-console", "namespace": NAMESPACE}
+            assert await subjects(operator) == [account]
+
+            assert set(queues(operator)) == {f"{NAMESPACE}/outgoing"}
+            await operator.user.create(MAIL_QUEUE, mail_queue(NAMESPACE, "later"))
+            await move(30)
+            assert set(queues(operator)) == {f"{NAMESPACE}/outgoing", f"{NAMESPACE}/later"}
+            later = operator.found(MAIL_QUEUE, "later")
+            assert queues(operator)[f"{NAMESPACE}/later"]["uid"] == later["metadata"]["uid"]
+            await operator.user.delete(MAIL_QUEUE, later)
+            await move(60)
+            assert set(queues(operator)) == {f"{NAMESPACE}/outgoing"}
+
+            await change(operator, None)
+            assert [kind.name for kind in KINDS if child(operator, kind)] == []
+            assert await subjects(operator) == []
+            assert not condition(operator).get("status")
+            assert "console" not in operator.found(QUEUE_CLUSTER, "main")["status"]
+
+    run(scene())
+
+
+def test_what_another_process_deletes_of_a_console_is_made_again() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, {})
+            for kind in (SERVICE, DEPLOYMENT, CONFIG_MAP):
+                found = child(operator, kind)
+                assert found
+                await operator.user.delete(kind, found)
+                await move(30)
+                assert child(operator, kind), kind
+
+    run(scene())
+
+
+def test_a_console_without_the_right_to_reviews_says_what_gives_it() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, {}, bound=False)
+            found = condition(operator)
+            assert found["status"] == "False"
+            assert "consoles=true" in found["message"]
+            assert operator.condition("Ready")["status"] == "True", "mail goes on"
+
+    run(scene())
+
+
+def test_a_mail_queue_of_the_cluster_s_name_keeps_its_pods_apart() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, {"networkPolicy": {"enabled": True}})
+            await operator.user.create(MAIL_QUEUE, mail_queue(NAMESPACE, "main"))
+            await move(60)
+            policy, deployment = child(operator, NETWORK_POLICY), child(operator, DEPLOYMENT)
+            assert policy
+            assert deployment
+            labels = deployment["spec"]["template"]["metadata"]["labels"]
+            assert labels["app.kubernetes.io/name"] != "postroad"
+            assert "app.kubernetes.io/instance" not in labels
+            selected = policy["spec"]["podSelector"]["matchLabels"]
+            assert selected.items() <= labels.items()
+
+    run(scene())
+
+
+def test_a_pod_has_its_placement_hosts_and_account() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(
+                operator,
+                {
+                    "hosts": ["console.example.org"],
+                    "serviceAccount": {"name": "reviewer"},
+                    "pod": {"nodeSelector": {"pool": "infra"}, "logLevel": "Debug"},
+                },
+            )
+            deployment = child(operator, DEPLOYMENT)
+            assert deployment
+            pod = deployment["spec"]["template"]["spec"]
+            assert pod["nodeSelector"]["pool"] == "infra"
+            assert pod["serviceAccountName"] == "reviewer"
+            (container,) = pod["containers"]
+            assert "--host=console.example.org" in container["args"]
+            assert f"--audience=postroad.dev/consoles/{NAMESPACE}/main" in container["args"]
+            environment = {each["name"]: each["value"] for each in container["env"]}
+            assert environment["POSTROAD_LOG_LEVEL"] == "DEBUG"
+            assert "POSTROAD_RABBITMQ_URI" in environment
+            assert child(operator, SERVICE_ACCOUNT) is None
+            assert (await subjects(operator))[0]["name"] == "reviewer"
+            assert "s3cr3t" not in json.dumps(deployment)
+
+    run(scene())
