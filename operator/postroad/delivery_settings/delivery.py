@@ -30,12 +30,20 @@ from postroad.delivery_settings.patterns import (
 )
 from postroad.delivery_settings.routing import RoutingSettings, relay_rule
 from postroad.delivery_settings.secret_references import SecretKeyReference, VerpSecret
-from postroad.delivery_settings.shaping import ConnectionSettings, ServerLimits
+from postroad.delivery_settings.shaping import (
+    ConnectionSettings,
+    RetrySettings,
+    ServerLimits,
+    SuspensionSettings,
+)
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
+from postroad.domain.delivery.retries import RetryPlan, RetryRule
+from postroad.domain.delivery.sites import ReplyRule
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.smtp.bounces import BounceClass, BounceRule
 from postroad.domain.values.api_names import BY_API_NAME
 from postroad.domain.values.domain_patterns import DomainPatterns
+from postroad.errors import InvalidSettings
 from postroad.signing.signatures import Canonical, SelectedKey, SigningRule
 
 
@@ -224,6 +232,14 @@ class DeliverySettings(DeliverySection):
     connections: Annotated[tuple[ConnectionSettings, ...], Field(max_length=100)] = ()
     """Limits of connections to servers. The first entry that has a server decides."""
 
+    retries: Annotated[tuple[RetrySettings, ...], Field(max_length=100)] = ()
+    """When mail for some recipients is tried again; the first entry that has one decides, and where
+    none does, the schedule of the queue."""
+
+    suspensions: Annotated[tuple[SuspensionSettings, ...], Field(max_length=100)] = ()
+    """Replies that suspend a site where mail goes by routes, before those of this release; the
+    first entry that fits decides."""
+
     suppression: SuppressionSettings | None = None
     """The suppression list: addresses on it are not mailed; their mail fails, and its sender gets a
     report. Absent: the list is not looked at."""
@@ -246,6 +262,20 @@ class DeliverySettings(DeliverySection):
         """Return the limits of destinations; None: all have the usual ones."""
         rules = ((DomainPatterns.of(each.servers), each.limits()) for each in self.connections)
         return ServerLimits(tuple(rules)) if self.connections else None
+
+    def retry_rules(self, of_queue: RetryPlan) -> tuple[RetryRule, ...]:
+        """Return the schedules of destinations. Raises: InvalidSettings, for one that does not fit
+        the queue's."""
+        found = []
+        for number, each in enumerate(self.retries):
+            try:
+                found.append(each.rule(of_queue))
+            except ValueError as error:
+                raise InvalidSettings(f"retries[{number}]: {error}") from error
+        return tuple(found)
+
+    def reply_rules(self) -> tuple[ReplyRule, ...]:
+        return tuple(each.rule() for each in self.suspensions)
 
     def limit_rules(self) -> tuple[LimitRule, ...]:
         return tuple(each.rule() for each in self.limits)
@@ -289,6 +319,11 @@ class DeliveryFileSettings(DeliverySettings):
             raise ValueError(
                 "mail goes either to the relay or by the routing: leave one of them out; a rule of"
                 " routing can name a relay in hops"
+            )
+        if self.relay is not None and self.suspensions and self.routes() is None:
+            raise ValueError(
+                "replies of a relay suspend nothing, since they are about sites behind it: leave"
+                " suspensions out"
             )
         return self
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -57,8 +59,8 @@ class HostLogin(DeliverySection):
         return next_hops.HopLogin(self.folder, self.mechanism, self.unverified)
 
 
-class SourceSettings(DeliverySection):
-    """From where connections come."""
+class SourceAddressSettings(DeliverySection):
+    """Addresses of which connections come from one."""
 
     addresses: Annotated[tuple[patterns.AddressText, ...], Field(min_length=1, max_length=2)]
     """Addresses of the machine or pod, one of a family at most. Servers with addresses of another
@@ -70,14 +72,37 @@ class SourceSettings(DeliverySection):
     """The name in EHLO, which leads to these addresses. Absent: that of the queue or the process
     (`hostname`, POSTROAD_HOSTNAME)."""
 
+    weight: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
+    """Part of the mail that goes from here: with 9 here and 1 at the only other, nine of ten."""
+
     @model_validator(mode="after")
-    def _has_one_of_a_family(self) -> SourceSettings:
+    def _has_one_of_a_family(self) -> SourceAddressSettings:
         if len({":" in each for each in self.addresses}) < len(self.addresses):
             raise ValueError("name one address of IPv4 and one of IPv6 at most")
         return self
 
     def value(self) -> next_hops.SourceAddresses:
-        return next_hops.SourceAddresses(self.addresses, self.ehlo_name)
+        return next_hops.SourceAddresses(self.addresses, self.ehlo_name, self.weight)
+
+
+class SourceSettings(SourceAddressSettings):
+    """From where connections come."""
+
+    others: Annotated[tuple[SourceAddressSettings, ...], Field(max_length=15)] = ()
+    """The rest of a pool: a mail goes from one source, at each attempt from the same."""
+
+    def value(self) -> next_hops.SourceAddresses:
+        others = tuple(each.value() for each in self.others)
+        return replace(super().value(), others=others)
+
+    @model_validator(mode="after")
+    def _has_each_once(self) -> SourceSettings:
+        if self.weight > 1 and not self.others:
+            raise ValueError("a weight is one beside others: name these, or leave it out")
+        counts = Counter(a for each in (self, *self.others) for a in each.addresses)
+        if twice := [address for address, count in counts.items() if count > 1]:
+            raise ValueError(f"{twice[0]} stands twice: give one of them the sum of the weights")
+        return self
 
 
 class SmtpTls(DeliverySection):

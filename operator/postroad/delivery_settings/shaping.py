@@ -1,20 +1,32 @@
-"""The schema of what servers are given: connections, their rate and times, recipients at a time."""
+"""The schema of what destinations get: connections with their rate and times, how many recipients
+at a time, when their mail is tried again, and which replies suspend them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import Field, StrictInt
+from pydantic import Field, StrictInt, model_validator
 
-from postroad.delivery_settings.patterns import DeliverySection, Duration, ServerPattern
+from postroad.delivery_settings.patterns import (
+    DeliverySection,
+    DomainPattern,
+    Duration,
+    ServerPattern,
+)
+from postroad.domain.delivery.retries import RetryPlan, RetryRule
+from postroad.domain.delivery.sites import MAX_SUSPENSION, ReplyRule
+from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.smtp.next_hops import HopTimeouts
+from postroad.domain.values.api_names import BY_API_NAME
 from postroad.domain.values.domain_patterns import DomainPatterns, server_name
+from postroad.domain.values.instants import format_duration
 from postroad.routing.routes import host_of
 from postroad.scheduling.ranking import ConnectionLimits
 
 _A_SECOND, _FIVE_MINUTES = timedelta(seconds=1), timedelta(minutes=5)
+_Delay = Annotated[Duration, Field(ge=_A_SECOND)]
 _Servers = Annotated[tuple[ServerPattern, ...], Field(min_length=1, max_length=1000)]
 
 
@@ -72,6 +84,79 @@ class ConnectionSettings(DeliverySection):
             self.max_recipients,
             None if self.timeouts is None else self.timeouts.value(),
         )
+
+
+class RetrySettings(DeliverySection):
+    """When mail for some recipients is tried again."""
+
+    domains: Annotated[tuple[DomainPattern, ...], Field(min_length=1, max_length=1000)] | None = (
+        None
+    )
+    """Recipients in these domains: `example.org`, `*.example.org` for all below it. Absent: in
+    all."""
+
+    servers: _Servers | None = None
+    """Recipients whose first next hop is one of these servers. Absent: any."""
+
+    lanes: Annotated[tuple[_Delay, ...], Field(min_length=1, max_length=16)] | None = None
+    """Delays before the second, third, … attempt; the last one repeats. Absent: as the queue has
+    it."""
+
+    max_age: _Delay | None = None
+    """Age since acceptance at which they are given up, no longer than that of the queue. Absent: as
+    the queue has it."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RetrySettings:
+        if self.lanes is None and self.max_age is None:
+            raise ValueError("give lanes, maxAge or both")
+        if self.lanes is not None and len(set(self.lanes)) < len(self.lanes):
+            raise ValueError("lanes must differ: the last one repeats by itself")
+        return self
+
+    def rule(self, of_queue: RetryPlan) -> RetryRule:
+        """Return the value that workers use. Raises: ValueError, where the queue's schedule and
+        this one do not fit together."""
+        plan = replace(
+            of_queue,
+            lanes=self.lanes or of_queue.lanes,
+            max_age=self.max_age or of_queue.max_age,
+        )
+        if plan.max_age > of_queue.max_age:
+            limit = format_duration(of_queue.max_age)
+            raise ValueError(f"maxAge is longer than that of the queue: write {limit} or less")
+        if self.lanes is not None and max(self.lanes) > plan.max_age:
+            raise ValueError("a lane cannot be longer than maxAge: name shorter lanes")
+        domains, servers = self.domains, self.servers
+        return RetryRule(
+            plan,
+            None if domains is None else DomainPatterns.of(domains),
+            None if servers is None else DomainPatterns.of(servers),
+        )
+
+
+class SuspensionSettings(DeliverySection):
+    """Replies that suspend a site."""
+
+    servers: _Servers | None = None
+    """Those of these servers. Absent: of any."""
+
+    code: Annotated[StrictInt, Field(ge=400, le=599)] | None = None
+    """Those with this basic code. Absent: with any."""
+
+    reason: Annotated[BounceClass, BY_API_NAME]
+    """Those of this class, as `postroad bounce classify` and `bounceRules` have it."""
+
+    replies: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
+    """So many in succession, with no delivery between them."""
+
+    duration: Annotated[Duration, Field(le=MAX_SUSPENSION)]
+    """Time that the site gets no mail; 0s: they never suspend it."""
+
+    def rule(self) -> ReplyRule:
+        """Return the value that workers use."""
+        servers = None if self.servers is None else DomainPatterns.of(self.servers)
+        return ReplyRule(self.code or 0, self.reason, self.replies, self.duration, servers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ def written_hop(hop: NextHop) -> str:
         words.append(str(hop.authorities))
     if hop.source is not None:
         words.append(f"from {' '.join(hop.source.addresses)} {hop.source.ehlo_name}")
+        words += (f"{each.weight} {' '.join(each.addresses)}" for each in hop.source.others)
     if hop.login is not None:
         words.append(f"{hop.login.folder} {hop.login.mechanism}")
     return "/".join(words)

@@ -6,15 +6,17 @@ Source: ADR 0069."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
+from uuid import UUID
 
 from postroad.domain.delivery.sites import Reroute, RerouteTable, reroutes_in
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.mail.seven_bits import ascii_domain
-from postroad.domain.smtp.next_hops import NextHop
+from postroad.domain.smtp.next_hops import NextHop, SourceAddresses
+from postroad.domain.values.domain_patterns import server_name
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.clock import Clock, Randomness
@@ -169,6 +171,32 @@ class DeliveryRoute:
     site: Site
     name: str
     hops: Mapping[str, ResolvedHop]
+    variants: dict[tuple[SourceAddresses | None, ...], DeliveryRoute] | None = None
+    """By the sources that a mail has of pools; None: there is no pool. All variants share it."""
+
+    def of_mail(self, mail_id: UUID) -> DeliveryRoute:
+        """Return the variant that a mail goes by; of a route with pools."""
+        assert self.variants is not None
+        hops = {name: _from_pool(hop, mail_id) for name, hop in self.hops.items()}
+        sources = tuple(each.next_hop.source for each in hops.values())
+        if sources not in self.variants:
+            names = {name: written_hop(hop.next_hop) for name, hop in hops.items()}
+            tiers = tuple(tuple(names[each] for each in tier) for tier in self.site.tiers)
+            by_name = {names[name]: hop for name, hop in hops.items()}
+            self.variants[sources] = replace(self, site=Site(tiers), hops=by_name)
+        return self.variants[sources]
+
+    @property
+    def destinations(self) -> Iterable[str]:
+        """The destinations of the route, those of all variants that were used."""
+        routes = (self,) if self.variants is None else self.variants.values()
+        return dict.fromkeys(name for each in routes for name in each.hops)
+
+    @property
+    def first_servers(self) -> tuple[str, ...]:
+        """The hosts that are tried first, as patterns match them."""
+        first = (self.hops[each].next_hop.host for each in self.site.tiers[0])
+        return tuple(map(server_name, first))
 
     def most_recipients(self, sender: str | None, limits_of: LimitsOf | None = None) -> int:
         """Return how many recipients a transmission of such mail may have, as the destination has
@@ -182,7 +210,7 @@ class DeliveryRoute:
     def of(cls, route: Route) -> DeliveryRoute:
         hops = {written_hop(each.next_hop): each for tier in route.tiers for each in tier}
         tiers = (sorted({written_hop(each.next_hop) for each in tier}) for tier in route.tiers)
-        return cls(Site(tuple(map(tuple, tiers))), route.site.name, hops)
+        return cls(Site(tuple(map(tuple, tiers))), route.site.name, hops, _variants(hops))
 
 
 class Routes(Protocol):
@@ -241,7 +269,22 @@ class RelayRoutes:
 def _route_to(hop: NextHop, name: str | None = None) -> DeliveryRoute:
     site = name or (hop.host if hop.socket is None else str(hop))
     name = name or written_hop(hop)
-    return DeliveryRoute(Site(((name,),)), site, {name: ResolvedHop(hop, ())})
+    hops = {name: ResolvedHop(hop, ())}
+    return DeliveryRoute(Site(((name,),)), site, hops, _variants(hops))
+
+
+def _from_pool(hop: ResolvedHop, mail_id: UUID) -> ResolvedHop:
+    source = hop.next_hop.source
+    if source is None or not source.others:
+        return hop
+    return replace(hop, next_hop=replace(hop.next_hop, source=source.for_mail(mail_id)))
+
+
+def _variants(
+    hops: Mapping[str, ResolvedHop],
+) -> dict[tuple[SourceAddresses | None, ...], DeliveryRoute] | None:
+    sources = (each.next_hop.source for each in hops.values())
+    return {} if any(each is not None and each.others for each in sources) else None
 
 
 def _as_in_dns(domain: str) -> str:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from itertools import count
 from typing import cast
 
+from postroad.domain.delivery.retries import RetryRule
 from postroad.domain.delivery.sites import SiteView
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.clock import Randomness
@@ -155,6 +156,10 @@ class SchedulerRunner:
         self._limits_of = self._transmissions.limits_of = limits_of
         self._scheduler.limit(limits_of or usual_limits)
         return is_other
+
+    def retry(self, rules: Sequence[RetryRule]) -> None:
+        """Let recipients whose routes are found from now on be tried again by these rules."""
+        self._lookups.retries = rules
 
     def route_again(self) -> None:
         """Find the routes of all that waits anew: they may be others now. What connections have,

@@ -68,6 +68,8 @@ class MemoryConnector:
         """Hosts that answer each mail by 451, and ask to be left alone; their connections end."""
         self.taken_by: dict[str, str] = {}
         """The host that took the last mail of a recipient."""
+        self.sources: dict[str, str] = {}
+        """From where the last mail of a recipient came, where an administrator has it."""
         self.opened: list[str] = []
         """The host of each connection that was begun."""
         self.limits: list[timedelta | None] = []
@@ -85,7 +87,9 @@ class MemoryConnector:
         self.opened.append(hop.next_hop.host)
         self.limits.append(hop.connect_within)
         self.times.append(hop.timeouts)
-        return MemoryConnection(self, hop.next_hop.host, on_event, before_end)
+        source = hop.next_hop.source
+        local = None if source is None else source.addresses[0]
+        return MemoryConnection(self, hop.next_hop.host, on_event, before_end, local)
 
 
 class MemoryConnection:
@@ -97,7 +101,9 @@ class MemoryConnection:
         host: str,
         on_event: Callable[[ConnectionEvent], None],
         before_end: BeforeEnd,
+        source: str | None = None,
     ) -> None:
+        self._source = source
         self._hop = connector
         self._host = host
         self._on_event = on_event
@@ -148,6 +154,8 @@ class MemoryConnection:
 
     async def _transmit(self, job: Transmission) -> bool:
         """Transmit the first job; return whether the connection lasts."""
+        if self._source is not None:
+            self._hop.sources |= dict.fromkeys(job.envelope.recipients, self._source)
         loss = self._hop.losses.get(job.envelope.sender or "")
         if loss is Loss.BEFORE and self._finished:
             return False  # it stays, and is untried

@@ -148,6 +148,31 @@ def test_a_short_mail_queue_gets_the_documented_defaults() -> None:
     assert spec.deletion_policy == "Retain"
 
 
+@pytest.mark.parametrize(
+    ("delivery", "handler", "problem"),
+    [
+        ({"retries": [{"maxAge": "2h"}]}, {"mx": {}}, "maxAge is longer than that of the queue"),
+        ({"retries": [{"lanes": ["30m", "1h"], "maxAge": "45m"}]}, {"mx": {}}, "a lane cannot"),
+        (
+            {"suspensions": [{"reason": "Rate", "duration": "1h"}]},
+            {"relay": {"host": "smtp.example"}},
+            "goes with the handler mx",
+        ),
+    ],
+)
+def test_decisions_that_do_not_fit_the_queue_are_refused(
+    delivery: dict[str, Any], handler: dict[str, Any], problem: str
+) -> None:
+    spec = {
+        "clusterRef": {"name": "main"},
+        "retry": {"lanes": ["5m"], "maxAge": "1h"},
+        "workers": {"handler": handler},
+    }
+    assert MailQueueSpec.model_validate(spec)
+    with pytest.raises(ValidationError, match=problem):
+        MailQueueSpec.model_validate(spec | {"delivery": delivery})
+
+
 def test_a_field_of_a_newer_crd_does_not_stop_this_program() -> None:
     spec = MailQueueSpec.model_validate({"clusterRef": {"name": "main"}, "later": {"field": 1}})
 

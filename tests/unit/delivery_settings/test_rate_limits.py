@@ -9,6 +9,7 @@ import pytest
 
 from postroad.delivery_settings.files import read_delivery
 from postroad.domain.delivery.paces import LimitedBy, LimitedMail, LimitRule, limits_of
+from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.smtp.next_hops import HopTimeouts, NextHop
 from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.errors import InvalidSettings
@@ -147,3 +148,36 @@ def test_a_mail_is_under_each_limit_that_matches_it() -> None:
     assert [name for name, _ in limits_of(other, rules)] == [
         "all", "tenant", "source", "provider",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("retries: [{servers: [a.example]}]", "give lanes, maxAge or both"),
+        ("retries: [{lanes: [5m, 5m]}]", "lanes must differ"),
+        ("retries: [{lanes: [0s]}]", "retries[0].lanes[0]"),
+        ("retries: [{maxAge: 121h}]", "retries[0]: maxAge is longer than that of the queue"),
+        ("retries: [{lanes: [2h], maxAge: 1h}]", "a lane cannot be longer than maxAge"),
+        ("suspensions: [{reason: Rate, duration: 721h}]", "suspensions[0].duration"),
+        ("suspensions: [{reason: Rate, duration: 1h, code: 250}]", "suspensions[0].code"),
+        (
+            "{suspensions: [{reason: Rate, duration: 1h}], relay: {host: a.example}}",
+            "replies of a relay suspend nothing",
+        ),
+        (
+            "routing: {mx: {source: {addresses: [192.0.2.1], weight: 2}}}",
+            "a weight is one beside others",
+        ),
+        (
+            "routing: {mx: {source: {addresses: [192.0.2.1], others: [{addresses: [192.0.2.1]}]}}}",
+            "192.0.2.1 stands twice",
+        ),
+    ],
+)
+def test_what_destinations_cannot_have_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "delivery.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidSettings) as caught:
+        read_delivery(file).retry_rules(RetryPlan())
+
+    assert problem in str(caught.value)

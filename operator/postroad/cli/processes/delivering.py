@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from postroad.bootstrap.targets import DeliveryTarget, rules_of, target_of, wind
 from postroad.bootstrap.transports import ehlo_name_of, hostname_of, open_resolver, open_sts
 from postroad.cli.processes.events import events_of, sending
 from postroad.cli.processes.long_running import Process, background_maintenance, following
-from postroad.delivery_settings.delivery import DeliveryFileSettings
+from postroad.delivery_settings.delivery import DeliveryFileSettings, DeliverySettings
 from postroad.delivery_settings.events import EventStream
 from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
@@ -163,43 +164,121 @@ def target_and_file(
     return target_of(settings, decided), delivery
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedParts:
+    """The parts of a worker that obey a file of delivery. Without one, all is as usual."""
+
+    this: Process
+    settings: Settings
+    plan: RetryPlan
+    routes: RelayRoutes | RoutesBySettings
+    control: SiteControl
+    pacer: RateLimiter | None
+    suppressing: Suppressing | None
+    driving: SchedulerRunner
+
+    def begin(self, settings: DeliverySettings) -> None:
+        """Obey what a file has at the start. Raises: InvalidSettings."""
+        self.driving.retry(settings.retry_rules(self.plan))
+        self.driving.limit(settings.connection_limits())
+        self.control.use(settings.reply_rules())
+
+    def use(self, send: Callable[[Sequence[EventStream]], None], file: DeliveryDocument) -> None:
+        """Take up what a file has now. Raises: InvalidSettings where it leads to another kind of
+        target, or does not fit the queue; nothing is changed then."""
+        changed = file.settings
+        found, retries = target_of(self.settings, changed), changed.retry_rules(self.plan)
+        send(changed.events)  # first, as these may raise
+        is_other = _replace(self.routes, found)
+        if self.pacer is not None:
+            is_other |= self.pacer.replace(changed.limit_rules())
+        # What waits may go at once now.
+        is_other |= self.driving.limit(changed.connection_limits())
+        self.driving.retry(retries)
+        self.control.use(changed.reply_rules())
+        use_rules(changed.bounce_rules)
+        if self.suppressing is not None:
+            self.suppressing.rules = self.this.suppression = changed.suppression_rules()
+        if is_other:
+            self.driving.route_again()
+
+
 async def deliver(
     this: Process, settings: Settings, target: DeliveryTarget, delivery: DeliveryFile | None
 ) -> None:
     """Deliver mail until the process is to end. Raises: as `dequeue`; InvalidSettings."""
-    randomness, window = SystemRandomness(), window_of(settings, target)
     is_routed = isinstance(target, RoutingSettings)
     if is_routed and transports.ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
-    attempt_log = transports.open_attempt_log(settings)
-    shared_state, name = shared_state_of(this.queue), _worker_name()
-    reroutes = Reroutes(MachineClock())
-    routes = _open_routes(settings, target, reroutes)
-    watches = is_routed and settings.worker.suspend_by_replies
-    rule_names = partial(_rule_names, routes)
-    control = SiteControl(
-        shared_state,
-        MachineClock(),
-        name,
-        watches_replies=watches,
-        rules=rule_names,
-        has_program=isinstance(target, WebhookAddress | HandlerFunction),
-    )
-    pacer = None
-    if delivery is not None:
-        limits = delivery.current.settings.limit_rules()
-        pacer = RateLimiter(limits, shared_state, MachineClock(), name, held_of(window))
-    suppressing = None
-    if delivery is not None:
-        use_rules(delivery.current.settings.bounce_rules)
-        addresses, rules = suppression_list_of(this.queue), delivery.current.settings
-        suppressing = Suppressing(
-            this.queue.name, addresses, MachineClock(), rules.suppression_rules()
-        )
     streams = () if delivery is None else delivery.current.settings.events
     events_of(this, streams)
+    shared_state, name = shared_state_of(this.queue), _worker_name()
+    reroutes = Reroutes(MachineClock())
+    attempt_log = transports.open_attempt_log(settings)
+    try:
+        parts = _parts_of(this, settings, target, delivery, reroutes, name, attempt_log)
+        routes, driving = parts.routes, parts.driving
+        acks = FlushAcks(
+            shared_state,
+            name,
+            relay=lambda: routes.site if isinstance(routes, RelayRoutes) else None,
+        )
+        reader = SharedStateReader(
+            shared_state,
+            MachineClock(),
+            {
+                Topic.SUSPENSIONS: parts.control.obey,
+                Topic.REROUTES: partial(reroutes.obey, partial(_route_again, routes, driving)),
+                Topic.FLUSHES: partial(acks.acknowledge, driving.try_now),
+            },
+        )
+        await reader.read()  # before the first mail
+        consumer = Consumer(this.queue, driving, window=window_of(settings, target))
+        async with (
+            background_maintenance(this),
+            _controlled(reader, parts.control, parts.pacer, driving),
+            sending(this, settings, settings.worker.delivery_file, streams) as send,
+            following(this, delivery, partial(parts.use, send)),
+        ):
+            await consumer.run(this.stop, this.drain_within)
+    finally:
+        if attempt_log is not None:
+            attempt_log.close()
+
+
+def _parts_of(
+    this: Process,
+    settings: Settings,
+    target: DeliveryTarget,
+    delivery: DeliveryFile | None,
+    reroutes: Reroutes,
+    name: str,
+    attempt_log: AttemptLog | None,
+) -> FollowedParts:
+    """Make a worker's parts, which obey the file as it is. Raises: InvalidSettings."""
+    randomness, window = SystemRandomness(), window_of(settings, target)
+    is_routed = isinstance(target, RoutingSettings)
+    section = settings.retry
+    plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
+    routes = _open_routes(settings, target, reroutes)
+    control = SiteControl(
+        shared_state_of(this.queue),
+        MachineClock(),
+        name,
+        watches_replies=is_routed and settings.worker.suspend_by_replies,
+        rules=partial(_rule_names, routes),
+        has_program=isinstance(target, WebhookAddress | HandlerFunction),
+    )
+    pacer = suppressing = None
+    if delivery is not None:
+        decided = delivery.current.settings
+        limits, held = decided.limit_rules(), held_of(window)
+        pacer = RateLimiter(limits, shared_state_of(this.queue), MachineClock(), name, held)
+        use_rules(decided.bounce_rules)
+        addresses, rules = suppression_list_of(this.queue), decided.suppression_rules()
+        suppressing = Suppressing(this.queue.name, addresses, MachineClock(), rules)
     driving = SchedulerRunner(
-        _deliverer_of(settings, this, randomness, attempt_log, suppressing),
+        _deliverer_of(settings, this, plan, randomness, attempt_log, suppressing),
         transports.open_connector(settings, target, delivery),
         routes,
         rules_of(settings, target),
@@ -208,48 +287,20 @@ async def deliver(
         gate=AdmissionGate(MachineClock(), control, pacer),
         suppressing=suppressing,
     )
+    parts = FollowedParts(this, settings, plan, routes, control, pacer, suppressing, driving)
     if delivery is not None:
-        driving.limit(delivery.current.settings.connection_limits())
-    consumer = Consumer(this.queue, driving, window=window)
-    acks = FlushAcks(
-        shared_state, name, relay=lambda: routes.site if isinstance(routes, RelayRoutes) else None
-    )
-    reader = SharedStateReader(
-        shared_state,
-        MachineClock(),
-        {
-            Topic.SUSPENSIONS: control.obey,
-            Topic.REROUTES: partial(reroutes.obey, partial(_route_again, routes, driving)),
-            Topic.FLUSHES: partial(acks.acknowledge, driving.try_now),
-        },
-    )
-    try:
-        await reader.read()  # before the first mail
-        async with (
-            background_maintenance(this),
-            _controlled(reader, control, pacer, driving),
-            sending(this, settings, settings.worker.delivery_file, streams) as send,
-            following(
-                this,
-                delivery,
-                partial(_use, this, settings, routes, pacer, suppressing, driving, send),
-            ),
-        ):
-            await consumer.run(this.stop, this.drain_within)
-    finally:
-        if attempt_log is not None:
-            attempt_log.close()
+        parts.begin(delivery.current.settings)
+    return parts
 
 
 def _deliverer_of(
     settings: Settings,
     this: Process,
+    plan: RetryPlan,
     randomness: Randomness,
     log: AttemptLog | None,
     suppressing: Suppressing | None,
 ) -> Deliverer:
-    section = settings.retry
-    plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
     reporting = reporting_of(settings, this.queue, plan)
     return Deliverer(
         this.queue.name,
@@ -262,32 +313,6 @@ def _deliverer_of(
         this.events,
         this.tracer,
     )
-
-
-def _use(
-    this: Process,
-    settings: Settings,
-    routes: RelayRoutes | RoutesBySettings,
-    pacer: RateLimiter | None,
-    suppressing: Suppressing | None,
-    driving: SchedulerRunner,
-    send: Callable[[Sequence[EventStream]], None],
-    document: DeliveryDocument,
-) -> None:
-    """Take up what a file of delivery has now. Raises: InvalidSettings where it leads to another
-    kind of target; nothing is changed then."""
-    changed = document.settings
-    found = target_of(settings, changed)
-    send(changed.events)  # first, as both may raise
-    is_other = _replace(routes, found)
-    if pacer is not None:
-        is_other |= pacer.replace(changed.limit_rules())
-    is_other |= driving.limit(changed.connection_limits())  # what waits may go at once now
-    use_rules(changed.bounce_rules)
-    if suppressing is not None:
-        suppressing.rules = this.suppression = changed.suppression_rules()
-    if is_other:
-        driving.route_again()
 
 
 def _replace(routes: RelayRoutes | RoutesBySettings, target: DeliveryTarget) -> bool:

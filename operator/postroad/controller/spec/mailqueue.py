@@ -21,10 +21,11 @@ from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration, ObjectName
 from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
+from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE, RetryPlan
 from postroad.domain.mail.envelope_documents import MAX_HANDED, MAX_HANDING
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.reports import deciding
+from postroad.errors import InvalidSettings
 from postroad.settings.delivery import HandedBytes
 
 SECOND = timedelta(seconds=1)
@@ -376,6 +377,16 @@ class MailQueueSpec(parts.Model):
         return self
 
     @model_validator(mode="after")
+    def _retries_fit_the_queue(self) -> MailQueueSpec:
+        try:
+            plan = RetryPlan(tuple(self.retry.lanes), self.retry.max_age)
+            if self.delivery is not None:
+                self.delivery.retry_rules(plan)
+        except InvalidSettings as error:
+            raise ValueError(f"delivery.{error}") from error
+        return self
+
+    @model_validator(mode="after")
     def _routes_are_followed(self) -> MailQueueSpec:
         if (
             self.delivery is not None
@@ -386,5 +397,15 @@ class MailQueueSpec(parts.Model):
             raise ValueError(
                 "delivery.routing goes with the handler mx: write workers.handler: {mx: {}}; a rule"
                 " can name a relay in hops"
+            )
+        if (
+            self.delivery is not None
+            and self.delivery.suspensions
+            and self.workers is not None
+            and self.workers.handler.mx is None
+        ):
+            raise ValueError(
+                "delivery.suspensions goes with the handler mx: replies of a relay are about sites"
+                " behind it, and suspend nothing"
             )
         return self

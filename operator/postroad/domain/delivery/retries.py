@@ -8,11 +8,12 @@ first steps serve greylisting)."""
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypedDict, Unpack
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass, bounce_of
+from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidInput, InvalidSettings
 
@@ -185,6 +186,37 @@ class RetryPlan:
         return max(self.delay(1, uniform), least * (1 + self.jitter * uniform))
 
 
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """A plan for recipients in `domains` (None: in all) whose first next hop is one of `servers`
+    (None: any)."""
+
+    plan: RetryPlan
+    domains: DomainPatterns | None = None
+    servers: DomainPatterns | None = None
+
+    def fits(self, domain: str, servers: Iterable[str]) -> bool:
+        """Return whether mail to a domain, by these servers first, goes by the plan."""
+        if self.domains is not None and self.domains.match(domain) is None:
+            return False
+        return self.servers is None or any(map(self.servers.match, servers))
+
+
+def expired(
+    plans: Mapping[str, RetryPlan],
+    outcomes: Mapping[str, Outcome],
+    untried: Mapping[str, str],
+    age: timedelta,
+) -> dict[str, Outcome]:
+    """Return failures for those recipients that wait and whose own plan ends at this age."""
+    waiting = {**untried, **_texts_of(outcomes, OutcomeKind.DEFERRED)}
+    return {
+        each: Outcome.failed(f"554 5.4.7 not delivered within {format_duration(limit)}: {text}")
+        for each, text in waiting.items()
+        if each in plans and age >= (limit := plans[each].max_age)
+    }
+
+
 def softened(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """Return outcomes with permanent refusals deferred."""
     return {
@@ -193,6 +225,16 @@ def softened(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
         else outcome
         for recipient, outcome in outcomes.items()
     }
+
+
+class AttemptAt(TypedDict):
+    """Facts of an attempt that decide beside its outcomes."""
+
+    attempt: int
+    age: timedelta
+    uniform: float
+    backoff: timedelta
+    is_paced: bool
 
 
 def decide(
@@ -216,11 +258,7 @@ def decide(
     recipient whose reason passes first. `backoff` is how long the next hops of those that were not
     attempted back off yet, or ask to be left alone where all were; `is_paced`: limits by rate let
     them go then, so that they wait for no lane."""
-    deferred = {
-        recipient: outcome.text
-        for recipient, outcome in outcomes.items()
-        if outcome.kind is OutcomeKind.DEFERRED
-    }
+    deferred = _texts_of(outcomes, OutcomeKind.DEFERRED)
     failed = [outcome.text for outcome in outcomes.values() if outcome.kind is OutcomeKind.FAILED]
     waiting = {**deferred, **untried}
     if waiting and age >= plan.max_age:
@@ -240,6 +278,43 @@ def decide(
     if failed or failures:
         return Reject(_joined([*failed, *failures.values()]))
     return DONE
+
+
+def decide_each(
+    plan: RetryPlan,
+    plans: Mapping[str, RetryPlan],
+    outcomes: Mapping[str, Outcome],
+    failures: Mapping[str, str],
+    untried: Mapping[str, str],
+    **others: Unpack[AttemptAt],
+) -> ItemEnding:
+    """Return the same where recipients have `plans` of their own, none of which is `expired`: those
+    that wait on come again when the plan of the first of them has it."""
+    waiting = {**_texts_of(outcomes, OutcomeKind.DEFERRED), **untried}
+    by_plan: dict[RetryPlan, dict[str, str]] = {}
+    for recipient, text in waiting.items():
+        by_plan.setdefault(plans.get(recipient, plan), {})[recipient] = text
+    if not by_plan:
+        return decide(plan, outcomes, failures, untried, **others)
+    found = [
+        decide(
+            each,
+            {name: outcome for name, outcome in outcomes.items() if name in texts},
+            {},
+            {name: reason for name, reason in untried.items() if name in texts},
+            **others,
+        )
+        for each, texts in by_plan.items()
+    ]
+    delays = [each.delay for each in found if isinstance(each, RetryItem | DeferItem)]
+    if not delays:
+        return found[0]
+    kind = RetryItem if any(isinstance(each, RetryItem) for each in found) else DeferItem
+    return kind(min(delays), tuple(waiting), _joined(waiting.values()))
+
+
+def _texts_of(outcomes: Mapping[str, Outcome], kind: OutcomeKind) -> dict[str, str]:
+    return {name: outcome.text for name, outcome in outcomes.items() if outcome.kind is kind}
 
 
 def _joined(texts: Iterable[str]) -> str:

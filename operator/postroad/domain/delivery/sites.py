@@ -14,13 +14,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from postroad.domain.delivery.attempts import reason_of
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.bounces import Bounce, BounceClass, bounce_of, is_about_mailbox
 from postroad.domain.smtp.next_hops import NextHop, TlsMode, parse_host_port
+from postroad.domain.values.domain_patterns import DomainPatterns, server_name
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 
@@ -74,12 +75,20 @@ class Suspension:
 @dataclass(frozen=True, slots=True)
 class ReplyRule:
     """So many replies of this reason in succession, with no delivery between them, suspend a site
-    for so long. `code`: those with this basic code alone; 0: with any."""
+    for so long, or never where that is zero. `code`: those with this basic code alone; 0: with any.
+    `servers`: those of these alone; None: of any."""
 
     code: int
     reason: BounceClass
     replies: int
     duration: timedelta
+    servers: DomainPatterns | None = None
+
+    def fits(self, bounce: Bounce, server: str) -> bool:
+        """Return whether a reply of a server is one of these."""
+        if self.reason is not bounce.reason or self.code not in (0, bounce.code):
+            return False
+        return self.servers is None or self.servers.match(server) is not None
 
 
 ANSWER_RULES = (
@@ -95,9 +104,11 @@ likely to have changed its mind (`retries.MIN_DELAYS`)."""
 
 
 class ReplyCounts:
-    """Counts the replies of sites that a rule is about."""
+    """Counts the replies of sites that a rule is about. `rules`: an administrator's, which come
+    before those of this release."""
 
     def __init__(self) -> None:
+        self.rules: Sequence[ReplyRule] = ()
         self._counts: OrderedDict[str, dict[ReplyRule, int]] = OrderedDict()
 
     def on_outcomes(
@@ -105,14 +116,19 @@ class ReplyCounts:
     ) -> Suspension | None:
         """Count what one transmission came to; return the suspension that it leads to. What a
         server of the site did not send itself, and what is about one mailbox, does not count."""
-        replied = [each for each in outcomes if each.responder is not None]
-        if any(each.kind is OutcomeKind.DELIVERED for each in replied):
+        found = [(each, each.responder) for each in outcomes]
+        replied = [(each, by.host) for each, by in found if by is not None]
+        if any(each.kind is OutcomeKind.DELIVERED for each, _ in replied):
             self._counts.pop(site, None)
             return None
         rules = dict[ReplyRule, Bounce]()
-        for text in {each.text for each in replied if not is_about_mailbox(each.text)}:
-            bounce = bounce_of(text)
-            if (rule := _rule_for(bounce)) is not None:
+        for text, server in {(each.text, host) for each, host in replied}:
+            if is_about_mailbox(text):
+                continue
+            bounce, name = bounce_of(text), server_name(server)
+            of_all = chain(self.rules, ANSWER_RULES)
+            rule = next((each for each in of_all if each.fits(bounce, name)), None)
+            if rule is not None and rule.duration:
                 rules.setdefault(rule, bounce)
         for rule, bounce in rules.items():
             counts = self._counts.setdefault(site, {})
@@ -125,17 +141,6 @@ class ReplyCounts:
         while len(self._counts) > MAX_SITES:
             self._counts.popitem(last=False)
         return None
-
-
-def _rule_for(bounce: Bounce) -> ReplyRule | None:
-    return next(
-        (
-            rule
-            for rule in ANSWER_RULES
-            if rule.reason is bounce.reason and rule.code in (0, bounce.code)
-        ),
-        None,
-    )
 
 
 MAX_DOMAINS = 2000

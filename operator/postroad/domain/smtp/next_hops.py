@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
+from uuid import UUID
 
 from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.errors import InvalidInput
@@ -95,6 +98,22 @@ class SourceAddresses:
 
     ehlo_name: str | None = None
     """The name in EHLO; None: that of the process."""
+
+    weight: int = 1
+    """Part of the mail that goes from here, beside `others`."""
+
+    others: tuple[SourceAddresses, ...] = ()
+    """The rest of a pool, of which each mail goes from one."""
+
+    def for_mail(self, mail_id: UUID) -> SourceAddresses:
+        """Return the one of the pool that a mail goes from: always the same, so that a grey list
+        sees its sender again."""
+        pool = (self, *self.others)
+        digest = sha256(mail_id.bytes).digest()
+        number = int.from_bytes(digest[:8], "big") % sum(each.weight for each in pool)
+        ends = accumulate(each.weight for each in pool)
+        chosen = next(each for each, end in zip(pool, ends, strict=True) if number < end)
+        return SourceAddresses(chosen.addresses, chosen.ehlo_name)
 
     def address_for(self, destination: str) -> str | None:
         """Return the address of the destination's family, None where there is none."""

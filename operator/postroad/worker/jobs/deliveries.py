@@ -15,6 +15,7 @@ from typing import NamedTuple
 from postroad.domain.delivery.attempts import Attempted, AttemptOutcomes
 from postroad.domain.delivery.retries import (
     DONE,
+    AttemptAt,
     DeferItem,
     Done,
     ItemEnding,
@@ -22,6 +23,8 @@ from postroad.domain.delivery.retries import (
     RetryItem,
     RetryPlan,
     decide,
+    decide_each,
+    expired,
     softened,
 )
 from postroad.domain.mail.mail import TRACEPARENT, Outcome, OutcomeKind
@@ -101,18 +104,23 @@ class Deliverer:
         backoff: timedelta = timedelta(0),
         *,
         is_paced: bool = False,
+        plans: Mapping[str, RetryPlan] | None = None,
     ) -> str:
         """Report to the sender what the outcomes of an attempt ask for, then end the item by them,
         and return how it ended: delivered, deferred or rejected;
         `unrecorded` are those of them that `record` has not had, `untried` the reasons why other
         recipients were not attempted. They are not to come again before a `backoff` is over;
-        `is_paced`: they come then, because limits by rate are why. Repeated until it succeeds.
-        Raises: QueueClosed, EntryLost."""
+        `is_paced`: they come then, because limits by rate are why. `plans`: of recipients that have
+        their own. Repeated until it succeeds. Raises: QueueClosed, EntryLost."""
         if self.plan.soft_bounce:
             outcomes, unrecorded = softened(outcomes), softened(unrecorded)
         seconds = duration.total_seconds()
+        if plans:
+            over = self._expired(item, plans, outcomes, untried, seconds)
+            outcomes, unrecorded = {**outcomes, **over}, {**unrecorded, **over}
+            untried = {each: reason for each, reason in untried.items() if each not in over}
         attempt = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
-        ending = self._ending(item, outcomes, untried, backoff, is_paced=is_paced)
+        ending = self._ending(item, outcomes, untried, backoff, plans, is_paced=is_paced)
         if self.suppressing is not None:
             # Before the end: behind it, a crash would lose what the refusal teaches.
             await self.suppressing.learn(item.mail, outcomes)
@@ -147,6 +155,7 @@ class Deliverer:
         outcomes: Mapping[str, Outcome],
         untried: Mapping[str, str],
         backoff: timedelta,
+        plans: Mapping[str, RetryPlan] | None = None,
         *,
         is_paced: bool = False,
     ) -> ItemEnding:
@@ -155,17 +164,31 @@ class Deliverer:
             outcome.kind is _DELIVERED for outcome in outcomes.values()
         ):
             return DONE  # as `decide` would, without reading the clock for each mail
-        return decide(
-            self.plan,
-            outcomes,
-            failures,
-            untried,
-            attempt=item.attempt,
-            age=self.clock.now() - item.accepted_at,
-            uniform=self.randomness.uniform(),
-            backoff=backoff,
-            is_paced=is_paced,
-        )
+        attempt: AttemptAt = {
+            "attempt": item.attempt,
+            "age": self.clock.now() - item.accepted_at,
+            "uniform": self.randomness.uniform(),
+            "backoff": backoff,
+            "is_paced": is_paced,
+        }
+        if plans:
+            return decide_each(self.plan, plans, outcomes, failures, untried, **attempt)
+        return decide(self.plan, outcomes, failures, untried, **attempt)
+
+    def _expired(
+        self,
+        item: Item,
+        plans: Mapping[str, RetryPlan],
+        outcomes: Mapping[str, Outcome],
+        untried: Mapping[str, str],
+        seconds: float,
+    ) -> dict[str, Outcome]:
+        """Return the failures of recipients whose own plan is over, and log them."""
+        over = expired(plans, outcomes, untried, self.clock.now() - item.accepted_at)
+        if over:
+            known = _given_up(outcomes, untried)
+            self.log_attempt(item, {e: known[e] for e in over}, Took(seconds), given_up=True)
+        return over
 
     def _defer(self, item: Item, outcomes: Mapping[str, Outcome]) -> DeferItem | None:
         """Return the ending of an item whose report cannot be queued: all that were not delivered

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
+from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.header_fields import message_id_of
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import EntryLost, QueueClosed
@@ -49,6 +50,7 @@ class ItemProgress:
         "item",
         "message_id",
         "open_jobs",
+        "plans",
         "span",
     )  # fmt: skip
 
@@ -60,6 +62,8 @@ class ItemProgress:
         """Once a connection began to read the content of an item that is `logged`."""
         self.open_jobs: set[int] = set()
         """Jobs and lookups whose end is to come."""
+        self.plans: dict[str, RetryPlan] | None = None
+        """By recipient, where that has another one than the queue."""
         self.is_over = False
         self.is_cut_off = False
         """True if the process ends: an item with recipients that were not tried is not ended, and
@@ -221,6 +225,7 @@ class ItemProgress:
             now - self.begun,
             self._backoff_until - now,
             is_paced=self._is_paced,
+            plans=self.plans,
         )
         if self.span is not None:
             self.span.end({"postroad.ending": ending})

@@ -10,7 +10,6 @@ from typing import cast
 from postroad.domain.delivery.paces import LimitedMail
 from postroad.domain.mail.mail import TRACEPARENT, Envelope, Outcome, domain_of
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.values.domain_patterns import server_name
 from postroad.errors import PostroadError, ServerError
 from postroad.ports.delivery import Transmission
 from postroad.scheduling.events import DeliveryJob
@@ -80,13 +79,11 @@ class OpenJob:
 
     def limited(self) -> LimitedMail:
         """Return what decides about its limits by rate."""
-        first = [self.route.hops[each].next_hop for each in self.route.site.tiers[0]]
-        hop = first[0]
+        hop = self.route.hops[self.route.site.tiers[0][0]].next_hop
         source = "" if hop.source is None else " ".join(hop.source.addresses)
         domains = frozenset(map(domain_of, self.recipients))
         tenant = self.ledger.item.mail.tenant
-        servers = tuple(server_name(each.host) for each in first)
-        return LimitedMail(self.route.name, domains, tenant, source, servers)
+        return LimitedMail(self.route.name, domains, tenant, source, self.route.first_servers)
 
     def transmission(self) -> Transmission:
         """Return what a connection gets of it."""

@@ -2,9 +2,10 @@
 time as the scheduler lets."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from postroad.domain.delivery.retries import RetryRule
 from postroad.domain.mail.mail import Outcome, domain_of
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
@@ -46,6 +47,8 @@ class RouteLookups:
         self._on_found = on_found
         self._asked: dict[int, _Lookup] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.retries: Sequence[RetryRule] = ()
+        """Plans of destinations; the first that fits decides, and where none does, the queue's."""
 
     def route(self, ledger: ItemProgress, name: str, to: Iterable[str]) -> None:
         """Find the routes of recipients: at once where they are known; the others wait for a
@@ -58,7 +61,11 @@ class RouteLookups:
         for domain, recipients in groups.items():
             request = RouteRequest(domain, mail.sender, mail.tenant)
             found = self._routes.known(request)
+            if self.retries and found is not None:
+                self._note_plan(ledger, domain, found, recipients)
             if isinstance(found, DeliveryRoute):
+                if found.variants is not None:
+                    found = found.of_mail(ledger.item.mail_id)
                 sites.setdefault(found.site, (found, []))[1].extend(recipients)
             elif found is None:
                 self._ask(ledger, name, request, tuple(recipients))
@@ -66,6 +73,20 @@ class RouteLookups:
                 ledger.on_outcomes(dict.fromkeys(recipients, found.outcome))
         for route, together in sites.values():
             self._on_found(ledger, route, tuple(together))
+
+    def _note_plan(
+        self,
+        ledger: ItemProgress,
+        domain: str,
+        found: DeliveryRoute | NoRoute,
+        recipients: Iterable[str],
+    ) -> None:
+        """Let recipients be tried again as the first rule has it that fits."""
+        servers = () if isinstance(found, NoRoute) else found.first_servers
+        rule = next((each for each in self.retries if each.fits(domain, servers)), None)
+        if rule is not None:
+            ledger.plans = ledger.plans or {}
+            ledger.plans.update(dict.fromkeys(recipients, rule.plan))
 
     def _ask(
         self, ledger: ItemProgress, name: str, request: RouteRequest, recipients: tuple[str, ...]
@@ -113,7 +134,11 @@ class RouteLookups:
         # Looked at again: recipients that were taken back during the lookup would get two copies.
         if (asked := self._asked.pop(number, None)) is not None:
             asked.ledger.open_jobs.discard(number)
+            if self.retries:
+                self._note_plan(asked.ledger, asked.request.domain, found, asked.recipients)
             if isinstance(found, DeliveryRoute):
+                if found.variants is not None:
+                    found = found.of_mail(asked.ledger.item.mail_id)
                 self._on_found(asked.ledger, found, asked.recipients)
             else:
                 asked.ledger.on_outcomes(dict.fromkeys(asked.recipients, found.outcome))

@@ -60,7 +60,7 @@ class SiteBook:
     def destinations(self, site: str) -> Iterable[str]:
         """Return the scheduler's names of a site's destinations."""
         known = self._known.get(site)
-        return () if known is None else known.route.hops
+        return () if known is None else known.route.destinations
 
     def replied(self, site: str, outcomes: Iterable[Outcome], now: datetime) -> None:
         """Record what a site replied: of several outcomes, one that was no delivery."""
@@ -87,7 +87,7 @@ class SiteBook:
             counts = waiting if job.connection is None else at_work
             counts[job.route.name] = counts.get(job.route.name, 0) + 1
         for site, known in self._known.items():
-            found = [look_at(each) for each in known.route.hops]
+            found = [look_at(each) for each in known.route.destinations]
             connections = sum(each.connections for each in found)
             backoffs = [each.backoff_until for each in found]
             until = None
@@ -95,7 +95,7 @@ class SiteBook:
                 wall, elapsed = now
                 first = min(each for each in backoffs if each is not None)
                 until = wall + timedelta(seconds=first) - elapsed
-            lost = reason(known.route.hops)
+            lost = reason(known.route.destinations)
             reply = known.reply if lost is None else lost
             yield SiteView(
                 site,

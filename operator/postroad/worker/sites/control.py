@@ -16,6 +16,7 @@ from postroad.domain.delivery.sites import (
     READ_EVERY,
     FlushAck,
     ReplyCounts,
+    ReplyRule,
     SiteState,
     SiteView,
     Suspension,
@@ -115,6 +116,11 @@ class SiteControl:
         """Those that replies led to, until they are on the shared state."""
         self._new: list[str] = []
         self._use = SharedStateUse()
+
+    def use(self, rules: Sequence[ReplyRule]) -> None:
+        """Let replies suspend sites by an administrator's rules first."""
+        if self._counts is not None:
+            self._counts.rules = rules
 
     def suspended(self, site: str) -> Suspension | None:
         if site not in self._own and site not in self._suspended:
