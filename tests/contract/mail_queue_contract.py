@@ -24,6 +24,7 @@ from contract.queue_harness import (
 )
 from postroad.domain.delivery.retries import DeferItem, Done, ItemEnding, Reject, RetryItem
 from postroad.domain.mail.mail import (
+    QUARANTINE,
     Content,
     DsnOptions,
     Mail,
@@ -852,6 +853,23 @@ class RejectContract(_Fixtures):
 
         assert await names(queue.browse()) == []
         assert await names(queue.dead_letters()) == ["held"]
+
+    async def test_mail_that_expired_while_it_was_held_is_held_when_requeued(
+        self, queue: MailQueue, consumer: Consumer
+    ) -> None:
+        await queue.enqueue(plain_mail("quarantined", attributes={QUARANTINE: "a filter's"}))
+        await queue.enqueue(plain_mail("held"))
+        await queue.hold(Selector(name="held"))
+        await queue.expire(Selector.all())
+
+        assert await queue.requeue(Selector.all()) == 2
+
+        assert sorted(await names(queue.browse())) == ["held", "quarantined"]
+        assert (await queue.size()).held == 2
+        await queue.enqueue(plain_mail("other"))
+        assert (await consumer.next()).mail.name == "other"
+        assert await queue.release(Selector(name="quarantined")) == 1
+        assert (await consumer.next()).mail.name == "quarantined"
 
     async def test_expired_mail_is_a_dead_letter_for_those_who_did_not_get_it(
         self, queue: MailQueue, consumer: Consumer

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postroad import Mail, Outcome, open_queue
+from postroad.domain.mail.given_values import MAX_ENVELOPE
 from postroad.domain.mail.mail import (
-    MAX_ENVELOPE,
     MIN_PRIORITY,
     NOTIFY,
     DsnOptions,

@@ -195,7 +195,10 @@ def parse_xclient(argument: str, *, logs_in: bool) -> SaidClient:
     address, hello, protocol = found.get("ADDR"), found.get("HELO"), found.get("PROTO")
     try:
         if "ADDR" in found:  # an unknown client must not have the rights of the proxy
-            address = str(ip_address((address or "").upper().removeprefix("IPV6:")))
+            found_ip = ip_address((address or "").upper().removeprefix("IPV6:"))
+            if not re.fullmatch("[A-Z0-9._-]{0,15}", getattr(found_ip, "scope_id", None) or ""):
+                raise ValueError  # `ip_address` takes any text, which would stand in `Received`
+            address = str(found_ip)
     except ValueError:
         raise Refused(501, "5.5.4 ADDR is 192.0.2.1 or IPV6:2001:db8::1") from None
     if protocol not in (None, "SMTP", "ESMTP"):

@@ -310,8 +310,8 @@ class Dialogue:
             return _LOG_IN_FIRST
         offer = self.offer
         mail_from = parse_mail(argument, offer.secured_words if self.is_secured else offer.words)
-        if mail_from.hold is not None and offer.is_too_late(mail_from.hold):
-            raise Refused(501, "5.5.4 HOLDUNTIL is later than offered")
+        if mail_from.hold is not None and not offer.may_hold(mail_from.hold):
+            raise Refused(501, "5.5.4 HOLDUNTIL is over, or later than offered")
         if mail_from.size_bytes is not None and mail_from.size_bytes > self.max_size_bytes:
             raise Refused(552, "5.3.4 the mail is larger than accepted")
         if (submission := self.rights.submission) is not None:

@@ -112,10 +112,10 @@ class Offer:
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "secured_words", (*words, *held, "REQUIRETLS"))
 
-    def is_too_late(self, hold: timedelta | datetime) -> bool:
-        """Return whether a client may not have a mail held back for so long."""
+    def may_hold(self, hold: timedelta | datetime) -> bool:
+        """Return whether a mail may be held back so: not until what is over, nor for too long."""
         assert self.now is not None
-        return isinstance(hold, datetime) and hold > self.now() + MAX_HOLD
+        return not isinstance(hold, datetime) or self.now() < hold <= self.now() + MAX_HOLD
 
     def ehlo_of_users(self) -> Reply:
         """Return the reply to EHLO under TLS, with the latest time until which mail is held."""

@@ -293,7 +293,7 @@ def instant(**later: int) -> str:
         ("HOLDFOR=0", None, None),
         (f"HOLDFOR={366 * 86400 + 1}", None, None),
         ("HOLDUNTIL={later}", 6900, 7200),
-        ("HOLDUNTIL={past}", 0, 0),
+        ("HOLDUNTIL={past}", None, None),
         ("HOLDUNTIL={far}", None, None),
         ("HOLDUNTIL=2027-02-31T00:00:00Z", None, None),
         ("HOLDUNTIL=2027-01-31T00:00:00", None, None),

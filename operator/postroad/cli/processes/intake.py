@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -31,6 +31,7 @@ from postroad.cli.processes.intake_listeners import (
     FileListeners,
     FollowedIntake,
     IntakeDocument,
+    IntakeServers,
     ListenerAddress,
     Suppression,
 )
@@ -38,10 +39,10 @@ from postroad.cli.processes.long_running import INTAKE_MAINTENANCE_INTERVAL
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
 from postroad.errors import InvalidSettings, ReceiverEnded
-from postroad.intake.clients import ClientLimits, Clients, Rules
+from postroad.intake.clients import Rules
 from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.server import SmtpServer, listening_on
+from postroad.intake.server import listening_on
 from postroad.intake_settings.listeners import ListenerRole
 from postroad.intake_settings.outbox import FileOutbox
 from postroad.ports.events import EventLog
@@ -51,9 +52,6 @@ from postroad.settings.intake import BareLineEnds, Intake, LongLines
 from postroad.smtp.server import ServerCertificate
 from postroad.telemetry.logs import logger
 from postroad.telemetry.tracing import MailTracer
-
-if TYPE_CHECKING:
-    from postroad.intake.web.server import HttpServer
 
 _log = logger("intake")
 
@@ -253,56 +251,26 @@ async def _receive_with(
     file, by_file = None, None
     if isinstance(listeners, FollowedIntake):
         suppression = Suppression(this.queue.suppression_list, lambda: this.suppression)
-        file, by_file = (
-            listeners,
-            FileListeners(listeners, base, settings.ca_file, suppression),
-        )
+        file = listeners
+        by_file = FileListeners(file, base, settings.ca_file, suppression)
         await by_file.open()
-    ports = ports_of(section, listeners)
-    has_http = any(each.is_http for each in ports)
-    # Both kinds of connections have half of the descriptors that the sessions may take.
-    most = max(1, section.max_sessions // 2) if has_http else section.max_sessions
-    clients = Clients(client_limits(section, most))  # of both: a limit holds for all listeners
-    server = SmtpServer(base, max_sessions=most, clients=clients)
-    http = _http_server(most, clients) if has_http else None
-    sockets = list(inherited) or [
-        (each.name, bound) for each in ports for bound in listening_on(each.host, each.port)
-    ]
-
-    def listen(document: IntakeDocument | None) -> None:
-        contexts = {} if by_file is None or document is None else by_file.contexts(document)
-        for each in ports:
-            own = [bound for name, bound in sockets if name == each.name]
-            if http is not None and each.is_http:
-                http.listen_on(*own, context=contexts[each.name])
-            else:
-                server.listen_on(*own, tls=each.tls, context=contexts.get(each.name))
-
-    def use(document: IntakeDocument) -> None:
-        assert by_file is not None
-        by_file.check(document)
-        listen(document)
-        if relays_of(document) != relays_of(by_file.file.current):
-            log_relays(queue, document)
-
-    listen(None if file is None else file.current)
+    servers = IntakeServers(base, section, ports_of(section, listeners), by_file, inherited)
+    servers.listen(None if file is None else file.current)
     if inherited:
         click.echo("listening")  # to the parent
     else:
-        log_listening(queue, section, listeners, sockets)
+        log_listening(queue, section, listeners, servers.sockets)
+
+    def use(document: IntakeDocument) -> None:
+        servers.use(document)
+        if file is not None and relays_of(document) != relays_of(file.current):
+            log_relays(queue, document)
+
     try:
         async with long_running.following(this, file, use):
             await this.stop.wait()
     finally:
-        others = [] if http is None else [http.drain(this.drain_within)]
-        await asyncio.gather(server.drain(this.drain_within), *others)
-
-
-def _http_server(max_connections: int, clients: Clients) -> "HttpServer":
-    """Return the server of listeners of role http; an intake without them imports no aiohttp."""
-    from postroad.intake.web.server import HttpServer
-
-    return HttpServer(max_connections=max_connections, clients=clients)
+        await servers.drain(this.drain_within)
 
 
 def _base_context(
@@ -334,15 +302,6 @@ def _base_context(
         takes_long_lines=section.long_lines is LongLines.FOLD,
         events=noted,
         tracer=tracer,
-    )
-
-
-def client_limits(section: Intake, most: int) -> ClientLimits:
-    """Return the limits of a client of servers that each have `most` sessions."""
-    return ClientLimits(
-        section.client_sessions or -(-most // 2),
-        section.client_connections_per_minute,
-        section.client_mails_per_minute,
     )
 
 

@@ -4,8 +4,10 @@ variables alone."""
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -17,11 +19,12 @@ from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.intake.call_ahead import CallAhead, server_that_knows
-from postroad.intake.clients import CertifiedClients, Rules
+from postroad.intake.clients import CertifiedClients, ClientLimits, Clients, Rules
 from postroad.intake.context import IntakeContext
 from postroad.intake.filters.opening import FilterDocument, OpenFilters
 from postroad.intake.logins.results import KnownUsers, UsersUnavailable
 from postroad.intake.own_domains import DomainFlushes, OwnDomains
+from postroad.intake.server import SmtpServer, listening_on
 from postroad.intake.submission import Permissions, UserRates
 from postroad.intake_settings.intake_file import IntakeFile, OwnDomain, read_intake
 from postroad.intake_settings.listeners import (
@@ -34,6 +37,7 @@ from postroad.intake_settings.listeners import (
 from postroad.intake_settings.recipients import local_parts
 from postroad.intake_settings.user_file import read_users
 from postroad.ports.delivery import SuppressionList
+from postroad.settings.intake import Intake
 from postroad.smtp.server import ServerCertificate
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import INTAKE_READS, INTAKE_REFUSED
@@ -42,6 +46,7 @@ from postroad.tls import ClientAuthorities
 if TYPE_CHECKING:
     from postroad.intake.logins.authenticator import Authenticator
     from postroad.intake.returns.handling import ReturnedMails
+    from postroad.intake.web.server import HttpServer
     from postroad.ports.mail_queue import MailQueue
 
 _log = logger("intake")
@@ -312,3 +317,63 @@ class FileListeners:
             filters=self._filters.chain(document.filters, listener.name),
             returned=returned if is_mx else None,
         )
+
+
+def client_limits(section: Intake, most: int) -> ClientLimits:
+    """Return the limits of a client of servers that each have `most` sessions."""
+    return ClientLimits(
+        section.client_sessions or -(-most // 2),
+        section.client_connections_per_minute,
+        section.client_mails_per_minute,
+    )
+
+
+class IntakeServers:
+    """The servers of all listeners: of SMTP and, where a listener has that role, of HTTP.
+    `by_file`: listeners of a file of intake; None: of variables. `inherited`: sockets to use
+    instead of those of `ports`, each with its listener. Needs a running event loop."""
+
+    def __init__(
+        self,
+        base: IntakeContext,
+        section: Intake,
+        ports: Sequence[ListenerAddress],
+        by_file: FileListeners | None,
+        inherited: Sequence[tuple[str, socket.socket]],
+    ) -> None:
+        self._ports, self._by_file = ports, by_file
+        has_http = any(each.is_http for each in ports)
+        # Both kinds of connections have half of the descriptors that the sessions may take.
+        most = max(1, section.max_sessions // 2) if has_http else section.max_sessions
+        clients = Clients(client_limits(section, most))  # of both: a limit holds for all listeners
+        self._smtp = SmtpServer(base, max_sessions=most, clients=clients)
+        self._http: HttpServer | None = None
+        if has_http:  # an intake without them imports no aiohttp
+            from postroad.intake.web.server import HttpServer
+
+            self._http = HttpServer(max_connections=most, clients=clients)
+        self.sockets = list(inherited) or [
+            (each.name, bound) for each in ports for bound in listening_on(each.host, each.port)
+        ]
+
+    def use(self, document: IntakeDocument) -> None:
+        """Listen as a file has it now. Raises: InvalidSettings; nothing is changed then."""
+        assert self._by_file is not None
+        self._by_file.check(document)
+        self.listen(document)
+
+    def listen(self, document: IntakeDocument | None) -> None:
+        """Let sessions that begin later have what a file, or none, decides."""
+        by_file = self._by_file
+        contexts = {} if by_file is None or document is None else by_file.contexts(document)
+        for each in self._ports:
+            own = [bound for name, bound in self.sockets if name == each.name]
+            if self._http is not None and each.is_http:
+                self._http.listen_on(*own, context=contexts[each.name])
+            else:
+                self._smtp.listen_on(*own, tls=each.tls, context=contexts.get(each.name))
+
+    async def drain(self, within: timedelta) -> None:
+        """Let sessions end, for so long at most."""
+        others = [] if self._http is None else [self._http.drain(within)]
+        await asyncio.gather(self._smtp.drain(within), *others)

@@ -64,7 +64,8 @@ async def _requeue(engine: Engine, dead_letter: DeadLetter) -> bool:
         return False
     body = encode(Reference.to(new, claim=True))
     await engine.view.rewrite_dead_letter(copy(current, body=body))
-    await publish(engine, new, 0)
+    if not new.held:  # a message would lead a consumer to it
+        await publish(engine, new, 0)
     if await _is_withdrawn(engine, key):
         return False  # withdrawn by a process that may have ended before it chose another entry
     await engine.view.delete_dead_letter(dead_letter)
@@ -101,7 +102,7 @@ async def _go_on(engine: Engine, dead_letter: DeadLetter, new: Entry) -> bool:
     apart."""
     passed = (await engine.limits_cache.refresh()).have_passed(new.key.slice_start)
     waits = not passed and await engine.view.mark(new.key) is None
-    if waits:
+    if waits and not new.held:
         await publish(engine, new, 0)
     await engine.view.delete_dead_letter(dead_letter)
     return waits
@@ -119,7 +120,9 @@ async def _hand_back(engine: Engine, dead_letter: DeadLetter) -> bool:
 
 
 def _again(entry: Entry, key: EntryKey) -> Entry:
-    change = Change(entry.envelope.recipients, None, False, entry.attempt, entry.last_error)
+    """Return the new entry. One that expired while it was held is held again: it was to be looked
+    at, as by a filter's quarantine, before it goes."""
+    change = Change(entry.envelope.recipients, None, entry.held, entry.attempt, entry.last_error)
     return entry.with_change(key, change)
 
 

@@ -6,13 +6,22 @@ forward-paths (`recipients`). The content is opaque bytes; the queue never chang
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from postroad.domain.mail.given_values import (
+    MAX_ENVELOPE,
+    NO_VALUES,
+    are_plain,
+    mapping,
+    optional,
+    text,
+    texts,
+    typed,
+)
 from postroad.domain.mail.header_fields import octets_of
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.values.frozen import value
@@ -24,11 +33,7 @@ if TYPE_CHECKING:
 Content = bytes | Path | AsyncIterator[bytes]
 """The message as it will be sent: bytes, a file, or a stream that is read once."""
 
-MAX_ENVELOPE = 4 * 1024 * 1024
-"""Characters of all that a mail has beside its content: a record of the log and a row of the view
-hold it whole."""
-
-NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+NO_ATTRIBUTES: Mapping[str, str] = NO_VALUES
 NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
 """When a sender can ask for a report. Source: RFC 3461 4.1."""
 
@@ -75,8 +80,6 @@ TRACEPARENT = "postroad.traceparent"
 """The attribute that names the span of a trace to which spans of the mail belong, as the header of
 HTTP has it (W3C Trace Context). Source: ADR 0095."""
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_PLAIN = frozenset((str, type(None)))
 _NULL_SENDER = "the null reverse-path `<>` is sender=None"
 
 
@@ -93,10 +96,10 @@ class Origin:
     protocol: str | None = None
 
     def __post_init__(self) -> None:
-        if _are_plain((self.host, self.address, self.protocol)):
+        if are_plain((self.host, self.address, self.protocol)):
             return
         for each in self.__slots__:
-            _keep(self, **{each: _optional(getattr(self, each), f"origin.{each}")})
+            _keep(self, **{each: optional(getattr(self, each), f"origin.{each}")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class RecipientDsn:
     orcpt: str | None = None
 
     def __post_init__(self) -> None:
-        notify, orcpt = _texts(self.notify, "notify"), _optional(self.orcpt, "orcpt")
+        notify, orcpt = texts(self.notify, "notify"), optional(self.orcpt, "orcpt")
         _keep(self, notify=notify, orcpt=orcpt)
         if not NOTIFY.issuperset(self.notify):
             raise InvalidMail(f"NOTIFY is some of {', '.join(sorted(NOTIFY))}")
@@ -129,9 +132,9 @@ class DsnOptions:
     def __post_init__(self) -> None:
         _keep(
             self,
-            ret=_optional(self.ret, "ret"),
-            envid=_optional(self.envid, "envid"),
-            recipients=_mapping(self.recipients, "dsn.recipients", _recipient_dsn),
+            ret=optional(self.ret, "ret"),
+            envid=optional(self.envid, "envid"),
+            recipients=mapping(self.recipients, "dsn.recipients", _recipient_dsn),
         )
         if self.ret not in (None, "FULL", "HDRS"):
             raise InvalidMail("RET is FULL or HDRS")
@@ -336,7 +339,7 @@ def _settle(mail: Envelope | Mail, check: Callable[[str], None]) -> bool:
         and mail.dsn is None
         and type(recipients) is tuple
         and None not in recipients
-        and _are_plain((mail.sender, mail.name, *recipients))
+        and are_plain((mail.sender, mail.name, *recipients))
         and (origin is None or (type(origin) is Origin and origin.host is not None))
     )
     if not is_plain:
@@ -359,71 +362,22 @@ def _settle(mail: Envelope | Mail, check: Callable[[str], None]) -> bool:
 
 
 def _settle_closely(mail: Envelope | Mail) -> None:
-    origin = _typed(mail.origin, Origin, "origin")
+    origin = typed(mail.origin, Origin, "origin")
     _keep(
         mail,
-        sender=_optional(mail.sender, "sender"),
-        recipients=_texts(mail.recipients, "recipients"),
-        name=_optional(mail.name, "name"),
-        attributes=_mapping(mail.attributes, "attributes", _text),
+        sender=optional(mail.sender, "sender"),
+        recipients=texts(mail.recipients, "recipients"),
+        name=optional(mail.name, "name"),
+        attributes=mapping(mail.attributes, "attributes", text),
         origin=None if origin == _NO_ORIGIN else origin,  # a row has no other form for it
-        dsn=_typed(mail.dsn, DsnOptions, "dsn"),
+        dsn=typed(mail.dsn, DsnOptions, "dsn"),
     )
-
-
-def _are_plain(texts: tuple[Any, ...]) -> bool:
-    """True if all are None or short ASCII, which need no closer look. Quick: each mail asks it."""
-    if not _PLAIN.issuperset(map(type, texts)):
-        return False
-    joined = "".join(filter(None, texts))
-    return joined.isascii() and len(joined) < MAX_ENVELOPE // 2
 
 
 def _keep(value: object, **fields: object) -> None:
     """Set fields of a frozen dataclass as they were checked."""
     for name, each in fields.items():
         object.__setattr__(value, name, each)
-
-
-def _typed(value: Any, kind: type, what: str) -> Any:
-    if value is not None and not isinstance(value, kind):
-        raise InvalidMail(f"{what} is {kind.__name__} or None, not {type(value).__name__}")
-    return value
-
-
-def _text(value: Any, what: str) -> str:
-    """Return a string as every store gives it back: of no subclass, since one may print as another
-    string, and without surrogates, since a pair of them comes back as one character. Raises:
-    InvalidMail."""
-    if not isinstance(value, str):
-        raise InvalidMail(f"{what} is a string, not {type(value).__name__}")
-    if not value.isascii() and _SURROGATE.search(value):
-        raise InvalidMail(f"{what} holds a surrogate, which is no character")
-    return value if type(value) is str else str.__str__(value)
-
-
-def _optional(value: Any, what: str) -> str | None:
-    return None if value is None else _text(value, what)
-
-
-def _texts(value: Any, what: str) -> tuple[str, ...]:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        found = "one string" if isinstance(value, str) else type(value).__name__
-        raise InvalidMail(f"{what} is a sequence of strings, not {found}: write [one] or (one,)")
-    if type(value) is tuple and None not in value and _are_plain(value):
-        return value
-    return tuple([_text(each, f"one of {what}") for each in value])
-
-
-def _mapping(value: Any, what: str, checked: Callable[[Any, str], Any]) -> Mapping[str, Any]:
-    """Return a copy that its giver cannot change any more."""
-    if type(value) is not dict and not isinstance(value, Mapping):
-        raise InvalidMail(f"{what} is a mapping, not {type(value).__name__}")
-    if not value:
-        return NO_ATTRIBUTES
-    return MappingProxyType(
-        {_text(name, f"a key of {what}"): checked(each, what) for name, each in value.items()}
-    )
 
 
 def explanation(text: Any) -> str:

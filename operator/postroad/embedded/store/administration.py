@@ -228,7 +228,10 @@ def expire(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntr
         return None
     left = dict(zip(record.numbers, record.envelope.recipients, strict=True))
     dead_letter = as_dead_letter(record, left, EXPIRED)
-    return None if dead_letter is None else engine.replace_entry(entry, dead_letter)
+    if dead_letter is None:
+        return None
+    is_held = record.held or entry.held_next  # so that requeued it is held again
+    return engine.replace_entry(entry, dead_letter._replace(held=is_held))
 
 
 def requeue(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry:
