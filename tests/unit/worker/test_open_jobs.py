@@ -25,7 +25,7 @@ async def test_of_an_item_whose_lease_is_over_nothing_is_sent() -> None:
     job = OpenJob(
         1,
         "1",
-        cast("Any", SimpleNamespace(item=item, saw_content=lambda _: None)),
+        cast("Any", SimpleNamespace(item=item, span=None, saw_content=lambda _: None)),
         routes._route,
         ("b@dest.example",),
     )
