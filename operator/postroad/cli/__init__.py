@@ -90,6 +90,7 @@ KUBECTL_COMMANDS: dict[str, Load] = {
     "console": partial(load, "postroad.cli.kubectl.console:console"),
     "plan": partial(load, "postroad.cli.kubectl.resources:plan"),
     "adopt": partial(load, "postroad.cli.kubectl.resources:adopt_resource"),
+    "migrate": partial(load, "postroad.cli.kubectl.migration:migrate"),
     **{name: partial(_load_remote, name) for name in (*_REMOTE, *Operation)},
 }
 """The same for `kubectl mailqueue`."""

@@ -21,7 +21,7 @@ from support.fake_kubectl import answer, calls, executed, folder
 
 __all__ = ["folder"]
 
-OF_RESOURCES = ("plan", "adopt", "status", "events", "top", "config")
+OF_RESOURCES = ("plan", "adopt", "status", "events", "top", "config", "migrate")
 DAY_2 = sorted(KUBECTL_COMMANDS.keys() - {*OF_RESOURCES})
 SUPPRESSION = ("add", "remove", "list", "import", "export")
 CLUSTER = {
@@ -295,6 +295,41 @@ def test_a_queue_without_deployments_gets_a_pod_like_a_workers(queue: Path) -> N
     } <= names
     assert only["securityContext"]["readOnlyRootFilesystem"]
     assert spec["serviceAccountName"] == "outgoing-queue"
+
+
+def test_a_migration_is_a_job_like_a_pod_of_the_queue(queue: Path) -> None:
+    fake_kubectl.put_list(queue, "deployments", [])
+    (queue / "main.json").write_text(json.dumps({"spec": CLUSTER}))
+
+    done = run("migrate", "james", "outgoing", "spool", "--secret", "his", "--hidden", "-n", "mail")
+
+    assert done.exit_code == 0, done.output
+    made = json.loads((queue / "created.json").read_text())
+    assert f"kubectl logs --namespace mail -f job/{made['metadata']['name']}" in done.output
+    assert (made["kind"], made["metadata"]["namespace"]) == ("Job", "mail")
+    (rule,) = [each for each in made["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in each]
+    spec = made["spec"]["template"]["spec"]
+    (only,) = spec["containers"]
+    assert rule["onExitCodes"]["containerName"] == only["name"]
+    assert only["command"] == [
+        *("postroad", "migrate", "james", "spool", "--conf", "/etc/james", "--hidden"),
+        *("--queue", "distributed://mail.outgoing"),
+    ]
+    (volume,) = [
+        each for each in spec["volumes"] if each.get("secret", {}).get("secretName") == "his"
+    ]
+    (mount,) = [each for each in only["volumeMounts"] if each["name"] == volume["name"]]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/etc/james", True)
+    assert spec["restartPolicy"] == "Never"
+    assert "activeDeadlineSeconds" not in spec
+    assert "POSTROAD_S3_LOGIN_FOLDER" in {each["name"] for each in only["env"]}
+
+
+def test_a_migration_to_a_queue_that_is_not_there_makes_nothing(queue: Path) -> None:
+    done = run("migrate", "james", "absent", "spool", "--secret", "his")
+
+    assert done.exit_code != 0
+    assert not (queue / "created.json").exists()
 
 
 def test_a_queue_that_is_not_there_and_a_cluster_that_is_away(queue: Path) -> None:

@@ -61,6 +61,12 @@ def user_of(request: Request) -> ConsoleUser:
     return who
 
 
+async def require_right(request: Request, verb: str, resource: str, namespace: str) -> None:
+    """Raises: Problem where the user has no such right."""
+    if not await console_of(request).rights.may(user_of(request), verb, resource, namespace):
+        raise Problem(403, f"you may not {verb} {resource} in the namespace {namespace}")
+
+
 def access(verb: str, resource: str) -> Callable[..., Coroutine[Any, Any, QueueAccess]]:
     """Return the dependency of routes that need a right. The right is checked first, and no store
     is asked before: to a user who may not see a queue, there is none."""

@@ -21,6 +21,7 @@ from postroad.console.api import (
 from postroad.console.api.access import Console
 from postroad.console.api.errors import add_handlers
 from postroad.console.api.guard import COOKIE, Buckets, Hosts, RequestGuard, RequestRate
+from postroad.console.api.james.app import james_app
 from postroad.console.api.sessions import Identities
 from postroad.console.page.refusals import PageRefusals
 from postroad.console.page.routes import add_page
@@ -54,6 +55,7 @@ def console_app(console: Console, readiness: Readiness | None) -> FastAPI:
     ):
         api.include_router(each.router)
     app.include_router(api)
+    app.mount("/james", james_app(console))
     add_page(app)
     if readiness is not None:
         _add_probes(app, readiness)

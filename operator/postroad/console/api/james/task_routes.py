@@ -1,0 +1,123 @@
+"""James' paths on tasks: listed, looked at, awaited, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from postroad.console.api.access import console_of, require_right, user_of
+from postroad.console.api.james.answers import JamesError, duration_of
+from postroad.console.api.james.queue_routes import tasks_of
+from postroad.console.api.james.tasks import JamesTask, TaskStatus
+from postroad.console.rights import OPERATIONS
+
+router = APIRouter(prefix="/{namespace}/tasks")
+
+MAX_AWAIT = timedelta(days=365)
+
+_BOUND = re.compile(r"(submitted|started|completed|failed)(Before|After)")
+
+
+@router.get("")
+async def list_tasks(request: Request, namespace: str) -> Response:
+    """List tasks, the last ones first."""
+    await require_right(request, "get", OPERATIONS, namespace)
+    try:
+        found = _chosen(tasks_of(request).of(namespace), dict(request.query_params))
+    except (ValueError, OverflowError) as error:
+        raise JamesError(400, "Invalid status query parameter", str(error)) from None
+    return JSONResponse([each.document() for each in found])
+
+
+def _chosen(tasks: Iterable[JamesTask], asked: Mapping[str, str]) -> list[JamesTask]:
+    """Raises: ValueError, with the texts of James where he has one."""
+    found = list(tasks)
+    if (status := asked.get("status")) is not None:
+        if status.lower() not in {each.lower() for each in TaskStatus}:
+            raise ValueError(f"Unknown status value '{status}'")
+        found = [each for each in found if each.status.lower() == status.lower()]
+    if (kind := asked.get("type")) is not None:
+        found = [each for each in found if each.type == kind]
+    for name, value in asked.items():
+        if (bound := _BOUND.fullmatch(name)) is not None:
+            found = [each for each in found if _is_within(each, bound, value)]
+    offset, limit = (_number(name, asked.get(name)) for name in ("offset", "limit"))
+    return found[offset or 0 :][:limit]
+
+
+def _is_within(task: JamesTask, bound: re.Match[str], value: str) -> bool:
+    moment, limit = task.dates().get(bound[1]), datetime.fromisoformat(value)
+    if limit.tzinfo is None:
+        raise ValueError(f"{value} has no offset from UTC")
+    if moment is None:
+        return False
+    return moment < limit if bound[2] == "Before" else moment > limit
+
+
+def _number(name: str, text: str | None) -> int | None:
+    if text is not None and int(text) < 0:
+        raise ValueError(f"'{name}' should be positive")
+    return None if text is None else int(text)
+
+
+@router.get("/{id}")
+async def get_task(request: Request, namespace: str, id: str) -> Response:  # noqa: A002
+    """Return how far a task is."""
+    await require_right(request, "get", OPERATIONS, namespace)
+    task = _found(request, namespace, id)
+    if task is None:
+        raise JamesError(404, f"{id} can not be found")
+    return JSONResponse(task.document())
+
+
+@router.get("/{id}/await")
+async def await_task(request: Request, namespace: str, id: str) -> Response:  # noqa: A002
+    """Return a task once it has ended, or an error after `timeout`, by default in a year."""
+    await require_right(request, "get", OPERATIONS, namespace)
+    task = _found(request, namespace, id)
+    timeout = _timeout(request.query_params.get("timeout"))
+    if task is None:
+        raise JamesError(404, "The taskId is not found", kind="ServerError")
+    streams, who = console_of(request).streams, user_of(request).name
+    streams.check_room(who)
+    with streams.one(who):  # it holds a connection as a stream does
+        try:
+            await asyncio.wait_for(task.ended.wait(), timeout.total_seconds())
+        except TimeoutError:
+            raise JamesError(408, "The timeout has been reached") from None
+    return JSONResponse(task.document())
+
+
+def _timeout(text: str | None) -> timedelta:
+    try:
+        found = duration_of(text, timedelta(seconds=1)) if text else MAX_AWAIT
+        if found > MAX_AWAIT:
+            raise ValueError("Timeout should not exceed 365 days")
+    except (ValueError, OverflowError) as error:
+        raise JamesError(400, "Invalid timeout", str(error)) from None
+    return found
+
+
+@router.delete("/{id}")
+async def cancel_task(request: Request, namespace: str, id: str) -> Response:  # noqa: A002
+    """Cancel a task, if it is there and works."""
+    await require_right(request, "create", OPERATIONS, namespace)
+    task = _found(request, namespace, id)
+    if task is not None:
+        tasks_of(request).cancel(task)
+    return Response(status_code=204)
+
+
+def _found(request: Request, namespace: str, text: str) -> JamesTask | None:
+    try:
+        task_id = UUID(text)
+    except ValueError:
+        details = f"Invalid UUID string: {text}"
+        raise JamesError(400, "Invalid task id", details) from None
+    return tasks_of(request).find(namespace, task_id)
