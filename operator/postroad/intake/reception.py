@@ -12,6 +12,7 @@ from uuid import UUID
 from postroad.contents import chunks_of
 from postroad.domain.mail.mail import (
     CONTENT_DIGEST,
+    EVENT_KEY,
     NO_ATTRIBUTES,
     QUARANTINE,
     TENANT,
@@ -268,6 +269,8 @@ class Reception:
             attributes = {**attributes, TENANT: submission.tenant}
         if self.digest is not None:
             attributes = {**attributes, CONTENT_DIGEST: self.digest}
+        if (events := self._context.events) is not None and events.is_on:
+            attributes = {**attributes, EVENT_KEY: f"{self._context.randomness.bits(128):032x}"}
         if self._span is not None:
             self._enqueueing = self._span.child("enqueue", {})
             attributes = {**attributes, TRACEPARENT: self._enqueueing.traceparent}

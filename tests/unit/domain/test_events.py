@@ -20,7 +20,7 @@ from postroad.domain.delivery.events import (
     attempt_events,
 )
 from postroad.domain.delivery.suppressed import SuppressedBy, suppressed
-from postroad.domain.mail.mail import TENANT, Envelope, Origin, Outcome, Responder
+from postroad.domain.mail.mail import EVENT_KEY, TENANT, Envelope, Origin, Outcome, Responder
 from postroad.domain.smtp.bounces import bounce_of
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -213,6 +213,20 @@ def test_a_repetition_has_the_same_id_and_everything_else_another_one() -> None:
         ids(ATTEMPTED, b=YES, c=YES) - once,
     ]
     assert len(set().union(once, *others)) == 5
+
+
+def test_the_key_of_a_mail_hides_its_recipient_in_ids_and_stays_the_same() -> None:
+    envelope = replace(ENVELOPE, attributes={EVENT_KEY: "c0ffee"})
+    other = replace(ENVELOPE, attributes={EVENT_KEY: "decaf"})
+
+    def ids(envelope: Envelope) -> list[UUID]:
+        outcomes = {"b@one.example": YES, "c@two.example": YES}
+        return [each for _, each, _ in attempt_events([ALL], ATTEMPTED, envelope, outcomes)]
+
+    assert ids(envelope) == ids(envelope)
+    assert len({*ids(envelope), *ids(other), *ids(ENVELOPE)}) == 6
+    bodies = [body for *_, body in attempt_events([ALL], ATTEMPTED, envelope, {"b@x.example": YES})]
+    assert all(b"c0ffee" not in each for each in bodies)
 
 
 def test_a_mail_that_was_accepted_has_an_event_for_each_recipient() -> None:

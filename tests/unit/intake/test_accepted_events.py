@@ -19,7 +19,7 @@ from postroad.bootstrap import events as events_module
 from postroad.bootstrap.events import SpooledEvents
 from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.delivery.events import AcceptedMail, EventAddresses, EventRule, StreamEvent
-from postroad.domain.mail.mail import Envelope, Origin, Outcome
+from postroad.domain.mail.mail import EVENT_KEY, Envelope, Origin, Outcome
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import BrokerUnavailable, StoreFull
 from postroad.intake.clients import Rights
@@ -94,6 +94,9 @@ async def test_a_mail_has_its_events_once_it_is_queued_and_before_its_reply(
         "name": queue.mails[0][0].name,
     }
     assert expected.items() <= first["data"].items()
+    key = queue.mails[0][0].attributes[EVENT_KEY]
+    assert len(key) == 32
+    assert key not in json.dumps(spool.found)
 
 
 async def test_a_mail_that_is_refused_has_no_event() -> None:

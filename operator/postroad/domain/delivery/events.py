@@ -3,9 +3,10 @@ what it has of addresses. Pure.
 
 An event is a JSON object: `id`, `type`, `timestamp`, and under `data` the keys of a line of the
 attempt log, with the mail's name and tenant. Its id follows from the entry, the attempt, the
-recipient and the type, so that a repetition has the same one.
+recipient and the type, and the key of the mail, so that a repetition has the same one.
 Source: ADR 0089."""
 
+import hmac
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from uuid import UUID, uuid5
 
 from postroad.domain.delivery.attempts import Attempted, logged, to_document
 from postroad.domain.delivery.suppressed import NOT_MAILED, token_of
-from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, domain_of
+from postroad.domain.mail.mail import EVENT_KEY, Envelope, Outcome, OutcomeKind, domain_of
 from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.smtp.bounces import Bounce
 from postroad.domain.values.api_names import api_name
@@ -137,7 +138,7 @@ def attempt_events(
             kind = kinds[recipient]
             data = {**documents[plain, recipient], **_of_mail(rule, envelope, recipient)}
             number = str(attempted.number)
-            event_id = _id(attempted.enqueue_id, kind, number, recipient)
+            event_id = _id(envelope, attempted.enqueue_id, kind, number, recipient)
             yield rule.name, event_id, _event(event_id, kind, attempted.ended_at, data)
 
 
@@ -165,7 +166,7 @@ def accepted_events(rules: Iterable[EventRule], accepted: AcceptedMail) -> Itera
                 own = {"client": client, "message_id": accepted.message_id}
                 data |= {"sender": envelope.sender or "", "recipient": recipient}
                 data |= {name: value for name, value in own.items() if value is not None}
-            event_id = _id(accepted.enqueue_id, kind, "", recipient)
+            event_id = _id(envelope, accepted.enqueue_id, kind, "", recipient)
             yield rule.name, event_id, _event(event_id, kind, moment, data)
 
 
@@ -219,8 +220,13 @@ def _hashed(address: str) -> str | None:
         return None
 
 
-def _id(enqueue_id: UUID, kind: EventKind, number: str, recipient: str) -> UUID:
-    return uuid5(enqueue_id, f"{kind.value}/{number}/{recipient}")
+def _id(envelope: Envelope, enqueue_id: UUID, kind: EventKind, number: str, recipient: str) -> UUID:
+    about = f"{kind.value}/{number}/{recipient}"
+    key = envelope.attributes.get(EVENT_KEY)
+    if key is None:
+        return uuid5(enqueue_id, about)
+    keyed = hmac.digest(key.encode(), enqueue_id.bytes + about.encode(), "sha256")
+    return UUID(bytes=keyed[:16], version=5)
 
 
 def _event(event_id: UUID, kind: EventKind, moment: datetime, data: Mapping[str, Any]) -> bytes:

@@ -80,6 +80,10 @@ TRACEPARENT = "postroad.traceparent"
 """The attribute that names the span of a trace to which spans of the mail belong, as the header of
 HTTP has it (W3C Trace Context). Source: ADR 0095."""
 
+EVENT_KEY = "postroad.events.key"
+"""The attribute that keys the ids of a mail's events, so that who knows its other ids and guesses a
+recipient recognises none. Source: ADR 0089."""
+
 _NULL_SENDER = "the null reverse-path `<>` is sender=None"
 
 
