@@ -30,7 +30,7 @@ lock: setup ## resolve the dependencies anew
 	$(PY) -m pip install -q uv
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra intake --extra console --extra pipeline --extra tracing --extra dev -o locks/dev.txt pyproject.toml
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra intake --extra console --extra tracing -c locks/dev.txt -o locks/run.txt pyproject.toml
-	printf 'matplotlib>=3.10\npyspark>=3.5.9,<3.6\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/pipeline.txt -
+	printf 'matplotlib>=3.10\npandas>=2.2,<3\npyarrow>=18\npyspark>=3.5.9,<3.6\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/pipeline.txt -
 	printf 'hatchling\nsetuptools\nwheel\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -
 
 manifests: setup ## render manifests/ from the chart, copy the CRDs into it

@@ -76,7 +76,7 @@ EXTRAS = {
     **dict.fromkeys(("argon2", "flufl", "jwt", "scramp"), "intake"),
     **dict.fromkeys(("fastapi", "jinja2", "starlette", "uvicorn"), "console"),
     **dict.fromkeys(("kopf", "kubernetes"), "operator"),
-    **dict.fromkeys(("matplotlib", "pyspark"), "pipeline"),
+    **dict.fromkeys(("matplotlib", "pandas", "pyarrow", "pyspark"), "pipeline"),
     "opentelemetry": "tracing",
 }
 """The extras that bring what an installation for one directory lacks, by module."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.cpu import used
@@ -34,6 +34,11 @@ def run(target: BenchServers, command: Sequence[str]) -> tuple[list[Any], Cost]:
         "POSTROAD_S3_BUCKET": target.bucket,
         "POSTROAD_PIPELINE_ADDRESSES": "plain",
     }
+    return run_with(given, command)
+
+
+def run_with(given: Mapping[str, str], command: Sequence[str]) -> tuple[list[Any], Cost]:
+    """Run a command that prints JSON lines, with these variables; return them, and its cost."""
     group = ControlGroup("pipeline")
     before, began = used(), time.monotonic()
     with _Memory(group) as memory:

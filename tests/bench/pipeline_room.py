@@ -1,4 +1,5 @@
-"""The data pipeline on real servers. `CASE=turns`: see `pipeline_turns`. `CASE=audit`, the default:
+"""The data pipeline. `CASE=directory`, which needs no server: see `pipeline_directory`. On real
+servers, `CASE=turns`: see `pipeline_turns`; `CASE=audit`, the default:
 `postroad audit --deep` finds planted faults, repairs them, and finds none of these again; beside
 `postroad audit`, one plain process, which finds the orphans alone.
 
@@ -19,6 +20,7 @@ from itertools import count
 from typing import Any
 
 from bench.pipeline_commands import MEMORY, postroad
+from bench.pipeline_directory import measure_directory
 from bench.pipeline_turns import measure_turns
 from bench.queue_setup import BenchServers, fresh_servers, queue_names
 from bench.results import Result, compared
@@ -43,12 +45,16 @@ NAMED_ONLY = ("mark without a row", "misplaced row")
 
 
 def measure() -> list[Result]:
-    """Measure the chosen case. Needs the three servers."""
+    """Measure the chosen case."""
     logs.configure("WARNING")
-    cases = {"audit": _measure_audit, "turns": measure_turns}
+    cases = {
+        "audit": _measure_audit,
+        "directory": measure_directory,
+        "turns": measure_turns,
+    }
     case = os.environ.get("CASE", "audit")
     if case not in cases:
-        sys.exit(f"no such case: {case}; there are {' and '.join(cases)}")
+        sys.exit(f"no such case: {case}; there are {', '.join(cases)}")
     return asyncio.run(cases[case]())
 
 

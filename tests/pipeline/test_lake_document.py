@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from postroad.pipeline.spark.lake.schema import SCHEMA_VERSION, STORE_TABLES
+from postroad.pipeline.spark.lake.schema import LAKE_TABLES, SCHEMA_VERSION
 from support.repository import ROOT
 
 
@@ -18,6 +18,6 @@ def test_the_document_has_every_column_with_type_and_meaning() -> None:
 
     assert documented == {
         name: [(column, *described) for column, described in table.columns.items()]
-        for name, table in STORE_TABLES.items()
+        for name, table in LAKE_TABLES.items()
     }
     assert f"schema version is {SCHEMA_VERSION}" in text

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Any
 
 from postroad.domain.queues.entries import slice_of
+from postroad.domain.values.instants import instant
 from postroad.pipeline.archive.archive import Run
-from postroad.pipeline.archive.embedded_parts import HistoryPart, PartKind
+from postroad.pipeline.archive.embedded_parts import (
+    HistoryPart,
+    HistoryReader,
+    PartKind,
+    segment_part,
+)
 from postroad.pipeline.archive.planning import Gap
-from postroad.pipeline.spark.lake.schema import ENTRIES
-from postroad.pipeline.spark.lake.store_lake import KnownTimes
+from postroad.pipeline.spark.lake.store_lake import KnownTimes, SegmentFound
+from support.plain_fold import Line, lines_of
 from support.store_ledger import HOUR, Cells
-
-Line = dict[str, Any]
 
 
 class Killed(Exception):
@@ -25,8 +30,10 @@ class PlainStoreLake:
     """`commits`: those made so far; `left`: how many until the run is killed, behind the last."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, tuple[Any, ...]] = {}
+        self.entries: dict[str, Line] = {}
         self.named: list[HistoryPart] = []
+        self._taken: list[HistoryPart] = []
+        self._left: list[list[HistoryPart]] = []
         self.missing: tuple[Gap, ...] = ()
         self.known: KnownTimes | None = None
         self.commits: list[str] = []
@@ -38,12 +45,10 @@ class PlainStoreLake:
         if self.left == 0:
             raise Killed
 
-    def parts_of(self, mails: Collection[str]) -> list[HistoryPart]:
-        return [each for each in self.named if each.mail_id in mails]
-
     def read_segments(self) -> dict[str, int]:
-        found = (each for each in self.named if each.kind == PartKind.SEGMENT)
-        return {each.salt: each.values["end"] for each in found}
+        return {
+            each.salt: each.end for each in self.named if each.kind == PartKind.SEGMENT and each.end
+        }
 
     def times(self) -> KnownTimes | None:
         return self.known
@@ -51,29 +56,50 @@ class PlainStoreLake:
     def gaps(self) -> tuple[Gap, ...]:
         return self.missing
 
-    def _others(self, mails: Collection[str]) -> list[HistoryPart]:
-        return [each for each in self.named if each.mail_id and each.mail_id not in mails]
+    def take(self, reader: HistoryReader) -> list[SegmentFound]:
+        found = [each for number in range(len(reader.segments)) for each in reader.parts(number)]
+        self._taken = [each for each in found if each.mail_id]
+        counts = Counter(each.salt for each in found if each.kind == PartKind.UNREADABLE)
+        ends = {each.salt: each.end for each in found if each.kind == PartKind.SEGMENT}
+        return [SegmentFound(salt, ends.get(salt), counts[salt]) for salt in {*ends, *counts}]
 
-    def lost_parts(self, mails: Collection[str], salts: Collection[str]) -> list[HistoryPart]:
-        living = {each.mail_id for each in self._others(mails) if each.salt in salts}
-        return [each for each in self._others(mails) if each.mail_id not in living]
+    def _mails(self) -> dict[str, list[HistoryPart]]:
+        found = defaultdict(list)
+        for each in (*self.named, *self._taken):
+            if each.mail_id:
+                found[each.mail_id].append(each)
+        return found
 
-    def put_lines(self, lines: Sequence[tuple[Any, ...]]) -> None:
-        final = list(ENTRIES.columns).index("is_final")
-        for line in lines:
-            if line[final] or line[2] not in self.entries or not self.entries[line[2]][final]:
-                self.entries[line[2]] = line
+    def put_lines(self) -> dict[str, int]:
+        mails, counts = self._mails(), Counter(entries=0, changed=0)
+        for mail_id in {each.mail_id for each in self._taken}:
+            for line in lines_of(mails[mail_id]).lines:
+                had = self.entries.get(line["enqueue_id"])
+                if had is None or (had != line and line["is_final"] >= had["is_final"]):
+                    counts.update(entries=had is None, changed=1)
+                    self.entries[line["enqueue_id"]] = line
         self._commit("put_lines")
+        return dict(counts)
 
-    def put_parts(
-        self,
-        mails: Collection[str],
-        parts: Sequence[HistoryPart],
-        salts: Collection[str] | None = None,
-    ) -> None:
-        lost = [] if salts is None else self.lost_parts(mails, salts)
-        others = [each for each in self._others(mails) if each not in lost]
-        self.named = [*others, *parts]
+    def lost_hours(self, salts: Collection[str]) -> list[datetime]:
+        mails = self._mails()
+        self._left = [same for same in mails.values() if not lines_of(same).is_whole]
+        found = set[datetime]()
+        for same in self._left:
+            if any(each.salt in salts for each in same):
+                continue
+            known = {each.entry_number for each in same if each.kind == PartKind.ENVELOPE}
+            found |= {
+                slice_of(instant(each.at or each.since), HOUR)
+                for each in same
+                if each.entry_number not in known
+            }
+        return sorted(found)
+
+    def put_parts(self, salts: Collection[str], ends: Mapping[str, int]) -> None:
+        living = [same for same in self._left if any(each.salt in salts for each in same)]
+        segments = [segment_part(*each) for each in ends.items()]
+        self.named = [*(each for same in living for each in same), *segments]
         self._commit("put_parts")
 
     def put_gaps(self, gaps: tuple[Gap, ...]) -> None:
@@ -88,7 +114,7 @@ class PlainStoreLake:
         self._commit("put_times")
 
     def lines(self) -> list[Line]:
-        return [dict(zip(ENTRIES.columns, each, strict=True)) for each in self.entries.values()]
+        return list(self.entries.values())
 
 
 def cells_of(lines: list[Line]) -> Cells:
@@ -116,7 +142,8 @@ def _count(line: Line, cells: Cells) -> None:
                 add(at, to, "", **{over: count})
         return
     attempted, delivered = set[tuple[str, str]](), set[tuple[str, str]]()
-    for to, site, kind, *_, count in line["outcomes"]:
+    for each in line["outcomes"]:
+        to, site, kind, count = each["domain"], each["site"], each["kind"], each["count"]
         name = "rejected" if kind == "failed" else kind
         add(at, to, site, **{name: count})
         if kind == "deferred" and over == "rejected":

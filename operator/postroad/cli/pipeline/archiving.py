@@ -125,7 +125,7 @@ async def _archive_store(
     layout = begin_archive(request.url)
     async with (
         LakeLock(lake, name, clock, patience),
-        spark.open_spark(settings, request.master) as session,
+        spark.open_spark(settings, request.master, brief=True) as session,
     ):
         from postroad.pipeline.spark.jobs.store_archiving import archive_history
         from postroad.pipeline.spark.lake.lake import in_thread

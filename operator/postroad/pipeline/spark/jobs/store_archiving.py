@@ -4,35 +4,24 @@ segments that the store let go are deleted.
 Each commit leaves a lake from which the same run, repeated, makes the same tables. A segment is
 deleted only when the lake has all of it; one that is damaged is set aside. Source: ADR 0063."""
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 from uuid import UUID
 
 from postroad.domain.queues.entries import slice_of
 from postroad.domain.values.instants import instant, microseconds
-from postroad.embedded.history import (
-    LEEWAY,
-    HistorySegment,
-    StoreHistory,
-    read_history,
-    read_segment,
-)
+from postroad.embedded.history import LEEWAY, HistorySegment, StoreHistory, read_history
 from postroad.embedded.log.layout import Layout
-from postroad.embedded.log.options import MIB
 from postroad.embedded.store.archive import DAMAGED, DroppedName, begin_at, read_archive
 from postroad.pipeline.addresses import KeptAddress
-from postroad.pipeline.archive import embedded_parts
 from postroad.pipeline.archive.archive import JOB, Run
+from postroad.pipeline.archive.embedded_parts import HOUR, HistoryReader
 from postroad.pipeline.archive.planning import Gap, merged
-from postroad.pipeline.spark.lake.store_lake import KnownTimes, StoreLake
+from postroad.pipeline.spark.lake.store_lake import KnownTimes, SegmentFound, StoreLake
 from postroad.ports.clock import Clock
 from postroad.ports.files import Files
-
-TOGETHER = 32 * MIB
-"""Bytes of segments that are read before a commit: Python takes some twenty times as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +32,15 @@ class StoreRun:
     damaged: Sequence[str]
 
 
-@dataclass(slots=True)
 class _Reading:
-    """Data that a run has read. `ends`: up to which offset, by the salts of segments; `parts`:
-    those of each mail since the last commit; `gaps`: of which time something is lost."""
+    """Data that a run has read. `ends`: up to which offset, by the salts of segments; `gaps`: of
+    which time something is lost."""
 
-    ends: dict[str, int]
-    parts: dict[str, list[embedded_parts.HistoryPart]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    damaged: list[HistorySegment] = field(default_factory=list)
-    gaps: set[Gap] = field(default_factory=set)
-    counts: Counter[str] = field(default_factory=Counter)
+    def __init__(self, ends: dict[str, int]) -> None:
+        self.ends = ends
+        self.damaged: list[HistorySegment] = []
+        self.gaps: set[Gap] = set()
+        self.counts: Counter[str] = Counter()
 
     def has(self, segment: HistorySegment) -> bool:
         """True if all of a segment was read, in this run or before."""
@@ -74,11 +60,11 @@ def archive_history(
     known, there = lake.read_segments(), {each.salt.hex() for each in found.segments}
     reading = _Reading({salt: end for salt, end in known.items() if salt in there})
     had, times = lake.gaps(), lake.times()
-    rounds = list(_rounds([each for each in found.segments if not reading.has(each)]))
-    for some in rounds:
-        for each in some:
-            _read(files, layout, each, kept, reading, found.through_us)
-        _commit(lake, reading, found if some is rounds[-1] else None)
+    new = [each for each in found.segments if not reading.has(each)]
+    if new:
+        asked = [(each, reading.ends.get(each.salt.hex(), 0)) for each in new]
+        _note(lake.take(HistoryReader(files, layout, kept, asked)), found, reading)
+        _commit(lake, found, reading)
     dropped = _dropped(files, layout)
     begun_us = microseconds(began + LEEWAY) if found.begun_us is None else found.begun_us
     through_us = max(begun_us, found.through_us)
@@ -90,7 +76,7 @@ def archive_history(
     counts = {name: reading.counts[name] for name in ("entries", "changed", "unreadable")}
     counts |= {"segments": len(whole), "gaps": len(reading.gaps.difference(had))}
     run = Run(run_id, JOB, began, clock.now(), counts)
-    if rounds or lake.gaps() != had:
+    if new or lake.gaps() != had:
         lake.put_run(run)
     begun = instant(begun_us) if times is None else times.begun
     now = KnownTimes(begun, max(instant(through_us), begun if times is None else times.through))
@@ -105,94 +91,29 @@ def archive_history(
     return StoreRun(run, [each.path.name for each in reading.damaged])
 
 
-def _rounds(segments: Sequence[HistorySegment]) -> Iterator[list[HistorySegment]]:
-    """Yield segments, as many together as are read before a commit."""
-    some, size = list[HistorySegment](), 0
-    for each in segments:
-        if some and size + each.end > TOGETHER:
-            yield some
-            some, size = [], 0
-        some.append(each)
-        size += each.end
-    if some:
-        yield some
+def _note(found: Iterable[SegmentFound], history: StoreHistory, reading: _Reading) -> None:
+    """Note up to where segments were read. What of one is damaged is lost, and its time a gap."""
+    segments = {each.salt.hex(): each for each in history.segments}
+    for salt, end, unreadable in found:
+        segment = segments[salt]
+        if end is not None:
+            reading.ends[salt] = end
+            continue
+        reading.counts["unreadable"] += unreadable
+        reading.damaged.append(segment)
+        archived = segment.archived
+        before_us = history.through_us if archived is None else archived.obsolete_us
+        reading.gaps.add(_gap(segment.since_us, before_us))
 
 
-def _read(
-    files: Files,
-    layout: Layout,
-    segment: HistorySegment,
-    kept: KeptAddress,
-    reading: _Reading,
-    through_us: int,
-) -> None:
-    """Read what the lake lacks of a segment. What of it is damaged is lost, and its time a gap."""
-    salt = segment.salt.hex()
-    found = read_segment(files, layout, segment, reading.ends.get(salt, 0))
-    if found is None:
-        return
-    unreadable = int(not found.is_whole)
-    for part in (
-        () if found.header is None else embedded_parts.parts_of(found.header, found.frames, kept)
-    ):
-        if part.kind == embedded_parts.PartKind.UNREADABLE:
-            unreadable += 1
-        else:
-            reading.parts[part.mail_id].append(part)
-    if not unreadable:
-        reading.ends[salt] = segment.end
-        return
-    reading.counts["unreadable"] += unreadable
-    reading.damaged.append(segment)
-    before_us = through_us if segment.archived is None else segment.archived.obsolete_us
-    reading.gaps.add(_gap(segment.since_us, before_us))
-
-
-def _commit(lake: StoreLake, reading: _Reading, history: StoreHistory | None) -> None:
-    """Put what was read into the lake. `history`: where all of it was read by now, so that what a
-    mail lacks still is lost, unless the log has a part of it."""
-    had = defaultdict(list)
-    for part in lake.parts_of(reading.parts):
-        had[part.mail_id].append(part)
-    lines, left = list[tuple[Any, ...]](), list[embedded_parts.HistoryPart]()
-    for mail_id, new in reading.parts.items():
-        former = {line[2]: line for line in embedded_parts.lines_of(had[mail_id]).lines}
-        parts = [*had[mail_id], *new]
-        found = embedded_parts.lines_of(parts)
-        changed = [line for line in found.lines if former.get(line[2]) != line]
-        lines += changed
-        reading.counts["entries"] += sum(line[2] not in former for line in changed)
-        left += () if found.is_whole else parts
-    reading.counts["changed"] += len(lines)
-    if lines:
-        lake.put_lines(lines)
-    salts = None
-    if history is not None:
-        salts = {each.salt.hex() for each in history.segments if each.archived is None}
-        left, lost = _living(left, salts)
-        lost += lake.lost_parts(reading.parts, salts)
-        reading.gaps |= {_gap(at, at + 1) for at in _lost_moments(lost)}
-        _put_gaps(lake, reading.gaps)
-    ends = (embedded_parts.segment_part(salt, end) for salt, end in reading.ends.items())
-    lake.put_parts(reading.parts, [*left, *ends], salts)
-    reading.parts.clear()
-
-
-def _living(
-    parts: Sequence[embedded_parts.HistoryPart], salts: Collection[str]
-) -> tuple[list[embedded_parts.HistoryPart], list[embedded_parts.HistoryPart]]:
-    """Return the parts of mails that these segments have a part of, and those of others."""
-    mails = {each.mail_id for each in parts if each.salt in salts}
-    living = [each for each in parts if each.mail_id in mails]
-    return living, [each for each in parts if each.mail_id not in mails]
-
-
-def _lost_moments(parts: Iterable[embedded_parts.HistoryPart]) -> Iterator[int]:
-    mails = defaultdict(list)
-    for each in parts:
-        mails[each.mail_id].append(each)
-    for same in mails.values():
-        yield from embedded_parts.lost_moments(same)
+def _commit(lake: StoreLake, history: StoreHistory, reading: _Reading) -> None:
+    """Put what was read into the lake. What a mail lacks still is lost, unless the log has a part
+    of it."""
+    reading.counts.update(lake.put_lines())
+    salts = {each.salt.hex() for each in history.segments if each.archived is None}
+    reading.gaps |= {Gap(at, at + HOUR) for at in lake.lost_hours(salts)}
+    _put_gaps(lake, reading.gaps)
+    lake.put_parts(salts, reading.ends)
 
 
 def _put_gaps(lake: StoreLake, gaps: Collection[Gap]) -> None:
@@ -202,7 +123,7 @@ def _put_gaps(lake: StoreLake, gaps: Collection[Gap]) -> None:
 
 
 def _gap(first_us: int, before_us: int) -> Gap:
-    return Gap(slice_of(instant(first_us), embedded_parts.HOUR), instant(before_us))
+    return Gap(slice_of(instant(first_us), HOUR), instant(before_us))
 
 
 def _dropped(files: Files, layout: Layout) -> Sequence[DroppedName]:

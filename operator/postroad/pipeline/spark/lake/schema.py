@@ -115,12 +115,26 @@ PARTS = LakeTable(
     {
         "mail_id": ("string", "id of the mail; empty: about a segment"),
         "entry_number": ("int", "which envelope of the mail it is about"),
-        "kind": ("string", "what it is: envelope, outcomes, finish, segment, unreadable"),
+        "kind": ("string", "what it is: envelope, outcomes, finish, segment"),
         "salt": ("string", "names the segment that has it"),
-        "since_us": ("bigint", "when this segment was begun, in microseconds since 1970"),
-        "sender": ("string", "reverse-path of an envelope, as in `entries`"),
-        "recipients": ("array<string>", "recipients of an envelope, as in `entries`"),
-        "rest": ("string", "JSON: all else of it"),
+        "since": ("timestamp", "when this segment was begun"),
+        "place": ("string", "lane and position of an envelope"),
+        "before": ("string", "place of the envelope before it, or that ended; null: none"),
+        **{
+            name: ENTRIES.columns[name]
+            for name in (
+                *("enqueue_id", "sender", "sender_domain", "recipients", "domains"),
+                *("domain_counts", "size_bytes", "attempt", "held"),
+            )
+        },
+        "is_dead": ("boolean", "whether it is the envelope of a dead letter"),
+        **{
+            name: ENTRIES.columns[name]
+            for name in ("accepted_at", "enqueued_at", "due_at", "outcomes", "seconds")
+        },
+        "at": ("timestamp", "end of the attempt"),
+        "is_removed": ("boolean", "whether the mail was removed; else it was delivered"),
+        "end": ("bigint", "offset up to which the segment was read"),
     },
     unbounded=("sender", "recipients.element"),
 )

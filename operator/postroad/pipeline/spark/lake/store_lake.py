@@ -1,20 +1,22 @@
 """The lake of an embedded queue: that of any queue, and what is not whole yet of its mails."""
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.adapters.disk.files import DiskFiles
 from postroad.domain.values.instants import instant, microseconds
-from postroad.pipeline.archive.embedded_parts import HistoryPart, PartKind
+from postroad.pipeline.archive.embedded_parts import HOUR, HistoryReader, PartKind
+from postroad.pipeline.spark.lake.history import entry_lines, lost_hours, read_parts, whole_mails
 from postroad.pipeline.spark.lake.lake import CATALOG, LakeTables, name_lake, ranges_of, within
 from postroad.pipeline.spark.lake.schema import ENTRIES, PARTS, STORE_TABLES, LakeTable
+from postroad.pipeline.spark.session import kept
 
-_HOUR = timedelta(hours=1)
+_LINE = tuple(ENTRIES.columns)
 
 TIMES = "times"
 """The file of a lake's directory that says of which time the lake has what the store recorded."""
@@ -27,6 +29,15 @@ class KnownTimes(NamedTuple):
     through: datetime
 
 
+class SegmentFound(NamedTuple):
+    """A segment that was read: up to where, where that was all of it; else how much of it could not
+    be read."""
+
+    salt: str
+    end: int | None
+    unreadable: int
+
+
 class StoreLake(LakeTables):
     """The tables of one lake, with `parts`: `lake_schema.PARTS`."""
 
@@ -35,23 +46,20 @@ class StoreLake(LakeTables):
     def __init__(self, session: SparkSession, catalog: str, folder: Path) -> None:
         super().__init__(session, catalog)
         self._folder = folder
+        self._taken: DataFrame
+        self._left: DataFrame
 
     def parts(self) -> DataFrame:
         """Return the parts of mails whose history is not whole, and the segments that were
         read."""
         return self._table("parts")
 
-    def parts_of(self, mails: Collection[str]) -> list[HistoryPart]:
-        if not mails or self._state("parts") is None:
-            return []
-        return _rows(self.parts().join(self._ids(mails), "mail_id", "left_semi"))
-
     def read_segments(self) -> dict[str, int]:
         """Return up to which offset segments were read, by their salts."""
         if self._state("parts") is None:
             return {}
-        found = _rows(self.parts().where(F.col("kind") == PartKind.SEGMENT.value))
-        return {each.salt: each.values["end"] for each in found}
+        found = self.parts().where(F.col("kind") == PartKind.SEGMENT.value)
+        return {each["salt"]: each["end"] for each in found.select("salt", "end").collect()}
 
     def placed_lines(self) -> DataFrame:
         """Return the entries: `slices` has no lines."""
@@ -78,54 +86,65 @@ class StoreLake(LakeTables):
         files.rename(draft, self._folder / TIMES)
         files.sync_directory(self._folder)
 
-    def put_lines(self, lines: Sequence[tuple[Any, ...]]) -> None:
-        """Put entries into the lake, each in place of its former line. What has ended stays so: a
-        file that comes back, as with a backup, has less than the lake knows."""
-        given = self._frame(lines, ENTRIES)
-        hours = within(F.col("slice_start"), ranges_of((line[0] for line in lines), _HOUR))
-        had, is_over = self.entries().where(hours), F.col("is_final")
-        ended = had.where(is_over).select("enqueue_id")
-        given = given.where(is_over).unionByName(
-            given.where(~is_over).join(ended, "enqueue_id", "left_anti")
+    # A run: first it takes what it lacks, and then puts it.
+
+    def take(self, reader: HistoryReader) -> list[SegmentFound]:
+        """Read segments; return what came of them. The parts wait for `put_…`."""
+        schema = self.parts().select(*PARTS.columns).schema
+        self._taken = taken = kept(read_parts(self._session, reader, schema))
+        about = taken.where(F.col("mail_id") == "").groupBy("salt")
+        unreadable = F.count_if(F.col("kind") == PartKind.UNREADABLE.value)
+        return [SegmentFound(*row) for row in about.agg(F.max("end"), unreadable).collect()]
+
+    def put_lines(self) -> Mapping[str, int]:
+        """Put the entries of mails that have new parts into the lake, each in place of its former
+        line where it differs; return counts. What has ended stays so: a file that comes back, as
+        with a backup, has less than the lake knows."""
+        mails = self._taken.select("mail_id").distinct()
+        lines = kept(entry_lines(self._all_parts().join(mails, "mail_id", "left_semi")))
+        former = self._entries_of(lines).select("enqueue_id", F.struct(*_LINE).alias("former"))
+        former_line, line = F.col("former"), F.struct(*_LINE)
+        differs = ~former_line.eqNullSafe(line) & (~former_line.is_final | F.col("is_final"))
+        changed = lines.join(former, "enqueue_id", "left")
+        changed = kept(changed.where(former_line.isNull() | differs))
+        counts = changed.agg(F.count_if(former_line.isNull()), F.count("*")).collect()[0]
+        if counts[1]:
+            hours = self._hours_of(changed)
+            others = self.entries().where(hours).join(changed, "enqueue_id", "left_anti")
+            given = changed.select(*ENTRIES.columns)
+            self._overwrite("entries", given.unionByName(others), hours)
+        return dict(zip(("entries", "changed"), counts, strict=True))
+
+    def lost_hours(self, salts: Collection[str]) -> list[datetime]:
+        """Return of which hours something is lost: of mails that are not whole, and of which no
+        segment of these salts has a part, nothing comes."""
+        self._left = kept(
+            self._all_parts().join(whole_mails(self._all_parts()), "mail_id", "left_anti")
         )
-        others = had.join(given.select("enqueue_id"), "enqueue_id", "left_anti")
-        self._overwrite("entries", given.unionByName(others), hours)
+        lost = self._left.join(self._living(salts), "mail_id", "left_anti")
+        return [instant(row[0]) for row in lost_hours(lost).select(F.unix_micros("at")).collect()]
 
-    def lost_parts(self, mails: Collection[str], salts: Collection[str]) -> list[HistoryPart]:
-        """Return the parts of other mails than these that no segment of these salts has a part of:
-        nothing comes of them."""
-        if self._state("parts") is None:
-            return []
-        others = self._others(mails)
-        return _rows(others.join(self._living(others, salts), "mail_id", "left_anti"))
+    def put_parts(self, salts: Collection[str], ends: Mapping[str, int]) -> None:
+        """Put what is left of mails that are not whole, and may be, in place of all parts; and up
+        to where segments were read."""
+        named = [(salt, PartKind.SEGMENT.value, end) for salt, end in ends.items()]
+        segments = self._session.createDataFrame(named, "salt string, kind string, end bigint")
+        segments = segments.withColumn("mail_id", F.lit(""))
+        left = self._left.join(self._living(salts), "mail_id", "left_semi")
+        self.replace_parts(left.unionByName(segments, allowMissingColumns=True))
 
-    def put_parts(
-        self,
-        mails: Collection[str],
-        parts: Sequence[HistoryPart],
-        salts: Collection[str] | None = None,
-    ) -> None:
-        """Put these parts in place of all that the lake has of these mails, and of segments.
-        `salts`: of other mails, only those stay that a segment of these has a part of."""
-        others = self._others(mails)
-        if salts is not None:
-            others = others.join(self._living(others, salts), "mail_id", "left_semi")
-        self._overwrite("parts", others.unionByName(self._frame(parts, PARTS)), F.lit(True))
+    def _all_parts(self) -> DataFrame:
+        return self.parts().unionByName(self._taken).where("mail_id <> ''")
 
-    def _others(self, mails: Collection[str]) -> DataFrame:
-        return self.parts().where("mail_id <> ''").join(self._ids(mails), "mail_id", "left_anti")
+    def _living(self, salts: Collection[str]) -> DataFrame:
+        return self._left.where(F.col("salt").isin(*salts)).select("mail_id").distinct()
 
-    def _living(self, parts: DataFrame, salts: Collection[str]) -> DataFrame:
-        return parts.where(F.col("salt").isin(*salts)).select("mail_id").distinct()
+    def _entries_of(self, lines: DataFrame) -> DataFrame:
+        return self.entries().where(self._hours_of(lines))
 
-    def _ids(self, mails: Collection[str]) -> DataFrame:
-        lines = [(each,) for each in mails]
-        return F.broadcast(self._session.createDataFrame(lines, "mail_id string"))
-
-    def _frame(self, lines: Sequence[tuple[Any, ...]], table: LakeTable) -> DataFrame:
-        # Kept: else each use sends the lines to Java again.
-        made = self._session.createDataFrame(list(lines), table.schema, verifySchema=False)
-        return made.localCheckpoint()
+    def _hours_of(self, lines: DataFrame) -> Column:
+        starts = lines.select(F.unix_micros("slice_start")).distinct().collect()
+        return within(F.col("slice_start"), ranges_of((instant(row[0]) for row in starts), HOUR))
 
     def replace_parts(self, parts: DataFrame) -> None:
         self._overwrite("parts", parts, F.lit(True))
@@ -136,17 +155,14 @@ class StoreLake(LakeTables):
         if (times := self.times()) is not None:
             self.put_times(KnownTimes(max(times.begun, day), times.through))
         super().drop_before(day)
-        is_late = F.col("since_us") >= F.lit(microseconds(day))
+        is_late = F.col("since") >= F.lit(day)
         self.replace_parts(self.parts().where(is_late | (F.col("mail_id") == "")))
-
-
-def _rows(parts: DataFrame) -> list[HistoryPart]:
-    return [HistoryPart(*row) for row in parts.select(*PARTS.columns).collect()]
 
 
 def open_store_lake(session: SparkSession, folder: Path, *, create: bool = False) -> StoreLake:
     """Open the lake in a directory. Raises: as `open_lake`."""
     name_lake(session, f"file:{folder}", {})  # Hadoop takes no escapes
+    session.conf.set("spark.sql.shuffle.partitions", "4")  # of at most 1 GiB of segments
     lake = StoreLake(session, CATALOG, folder)
     lake.create() if create else lake.check()
     return lake
