@@ -43,14 +43,24 @@ ENTRY = TraceLine(
 def test_a_table_has_numbers_to_the_right_and_a_dash_for_what_is_not_there() -> None:
     head, *lines = JobResult("traffic", DAY, (BUSY, IDLE)).text().splitlines()
 
-    noon = "2026-03-02T12:00:00Z  "
-    assert head.startswith(
-        "hour                  from         to         site  accepted  delivered"
-    )
+    noon = "03-02 12:00  "
+    assert head.startswith("hour         from         to         site  accepted  delivered")
     assert [each.startswith(noon) for each in lines] == [True, True]
-    assert lines[0].endswith("        13   9000    1.3   60.0   61.0")
+    assert lines[0].endswith("        13     9k  1.3s   1m   1m")
     assert lines[1].startswith(f"{noon}-            b.example  -          100          0")
-    assert lines[1].endswith("         0      0      -      -      -")
+    assert lines[1].endswith("         0      0     -    -    -")
+
+
+def test_traffic_by_the_hour_fits_a_terminal() -> None:
+    line = TrafficLine(
+        NOON, None, None, None, 12_345_678, 120_000, 17_786, 5_540, 2_103, 83_166, 38_838_293_122,
+        1.5, 240.0, 7200.5,
+    )  # fmt: skip
+
+    text = JobResult("traffic", DAY, (line,)).text()
+
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.splitlines()[1].endswith(" 38.8G  1.5s   2h")
 
 
 def test_a_column_in_which_no_line_has_anything_is_left_out() -> None:

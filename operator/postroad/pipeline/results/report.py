@@ -19,6 +19,9 @@ SHOWN = 12
 
 MISSING = "–"
 
+DARK = "-dark"
+"""The end of a picture's name for screens with light ink on dark paper."""
+
 PAGE = "index.html"
 """The name of the page."""
 
@@ -57,35 +60,42 @@ def page(report: QueueReport, pictures: Mapping[str, bytes]) -> str:
     notes = "".join(f"<li>{_text(each)}</li>" for each in report.coverage.sentences())
     sections = "".join(_section(each, pictures) for each in _sections(report))
     queue = _text(report.queue)
+    short = _text(report.queue.rsplit("/", 1)[-1])
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{queue}: report</title>\n<style>{_STYLE}</style></head>\n<body>\n"
-        f"<header><h1>{queue}</h1><p>{first} until {before} UTC, made {_minute(report.made_at)}"
-        f"</p></header>\n{_tiles(report.total)}\n"
+        f"<title>{short}: report</title>\n<style>{_STYLE}</style></head>\n<body>\n"
+        f"<header><h1>{short}</h1><p>{queue}, {first} until {before} UTC, "
+        f"made {_minute(report.made_at)}</p></header>\n{_tiles(report.total)}\n"
         f"{f'<ul class=notes>{notes}</ul>' if notes else ''}\n{sections}</body></html>\n"
     )
 
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = """
-:root{color-scheme:light}*{box-sizing:border-box}
-body{font:15px/1.45 system-ui,sans-serif;color:#1d2733;background:#f4f5f7;margin:0 auto;
+:root{color-scheme:light dark;--ink:#1d2733;--soft:#5b6673;--page:#f4f5f7;--paper:#fff;
+--rule:#dde1e6;--note:#fff6dd;--bad:#fdecea}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#dfe5ec;--soft:#9aa6b3;--page:#0d1117;
+--paper:#161c24;--rule:#313b47;--note:#3a3118;--bad:#44201f}}
+@media print{body{max-width:none;padding:0}section,.tile{break-inside:avoid}}
+*{box-sizing:border-box}
+body{font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--page);margin:0 auto;
 max-width:1200px;padding:24px}
-h1{font-size:26px;margin:0}header p{margin:2px 0 16px;color:#5b6673}
-section{background:#fff;border:1px solid #dde1e6;border-radius:8px;padding:16px 20px;margin:16px 0}
+h1{font-size:26px;margin:0}header p{margin:2px 0 16px;color:var(--soft);overflow-wrap:anywhere}
+section{background:var(--paper);border:1px solid var(--rule);border-radius:8px;
+padding:16px 20px;margin:16px 0}
 h2{font-size:17px;margin:0 0 8px}img{display:block;width:100%;height:auto}
-p{margin:6px 0}.aside{color:#5b6673;font-size:13px}
+p{margin:6px 0}.aside{color:var(--soft);font-size:13px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(120px,1fr));gap:12px}
-.tile{background:#fff;border:1px solid #dde1e6;border-radius:8px;padding:10px 14px}
-.tile b{display:block;font-size:24px;font-weight:600}.tile span{color:#5b6673;font-size:13px}
-.notes{background:#fff6dd;border:1px solid #ecd699;border-radius:8px;padding:10px 30px;
+.tile{background:var(--paper);border:1px solid var(--rule);border-radius:8px;padding:10px 14px}
+.tile b{display:block;font-size:24px;font-weight:600}.tile span{color:var(--soft);font-size:13px}
+.notes{background:var(--note);border:1px solid var(--rule);border-radius:8px;padding:10px 30px;
 margin:16px 0}.table{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13px}
-th{text-align:left;color:#5b6673;font-weight:600;border-bottom:2px solid #dde1e6}
-th,td{padding:5px 10px 5px 0;vertical-align:top}td{border-bottom:1px solid #edeff2;
+th{text-align:left;color:var(--soft);font-weight:600;border-bottom:2px solid var(--rule)}
+th,td{padding:5px 10px 5px 0;vertical-align:top}td{border-bottom:1px solid var(--rule);
 overflow-wrap:anywhere}td.n,th.n{text-align:right;white-space:nowrap}
-tr.bad td{background:#fdecea}
+tr.bad td{background:var(--bad)}
 """
 
 
@@ -139,10 +149,17 @@ def _section(section: _Section, pictures: Mapping[str, bytes]) -> str:
     picture = pictures.get(section.picture) if section.is_there else None
     image = ""
     if picture is not None:
-        data = b64encode(picture).decode("ascii")
-        image = f'<img alt="{section.title}" src="data:image/png;base64,{data}">'
+        image = f'<img alt="{section.title}" src="{_data(picture)}">'
+        if (dark := pictures.get(section.picture + DARK)) is not None:
+            media = "screen and (prefers-color-scheme:dark)"
+            source = f'<source media="{media}" srcset="{_data(dark)}">'
+            image = f"<picture>{source}{image}</picture>"
     body = image + section.shown if section.is_there else f"<p>{section.empty}</p>"
     return f"<section><h2>{section.title}</h2>{body}</section>\n"
+
+
+def _data(picture: bytes) -> str:
+    return f"data:image/png;base64,{b64encode(picture).decode('ascii')}"
 
 
 def _tiles(total: TrafficLine | None) -> str:
