@@ -11,11 +11,20 @@ import random
 import re
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -203,25 +212,44 @@ class ComposedOperations(Protocol):
         left = enumerate(mails)
         queued: dict[int, UUID] = {}
         errors: list[Exception] = []
+        size = self._portion_of(concurrency)
 
         async def take() -> None:
-            while not errors:
-                try:
-                    number, mail = next(left, (0, None))
-                    if mail is None:
-                        return
-                    queued[number] = await self.enqueue(mail, key=key and key(mail))
-                except Exception as error:
-                    errors.append(error)
+            while not errors and (portion := _next_of(left, size, errors)):
+                found = await self._enqueue_portion([mail for _, mail in portion], key)
+                for (number, _), each in zip(portion, found, strict=True):
+                    if isinstance(each, UUID):
+                        queued[number] = each
+                    else:
+                        errors.append(each)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
+            for _ in range(concurrency // size):
                 group.create_task(take())
         if errors:
             first = next(each for each in range(len(queued) + 1) if each not in queued)
             errors[0].add_note(f"{len(queued)} mails were queued, all of the first {first} of them")
             raise errors[0]
         return [queued[number] for number in range(len(queued))]
+
+    def _portion_of(self, concurrency: int) -> int:
+        """Return how many mails of `enqueue_all` are queued together."""
+        return 1
+
+    async def _enqueue_portion(
+        self, mails: Sequence[Mail], key: Callable[[Mail], str] | None
+    ) -> list[UUID | Exception]:
+        """Queue mails, and return the enqueue id or the error of each."""
+
+        async def enqueue(mail: Mail) -> UUID | Exception:
+            try:
+                return await self.enqueue(mail, key=key and key(mail))
+            except Exception as error:
+                return error
+
+        if len(mails) == 1:
+            return [await enqueue(mails[0])]
+        return await asyncio.gather(*map(enqueue, mails))
 
     async def consume(
         self,
@@ -258,6 +286,20 @@ class ComposedOperations(Protocol):
         finally:
             taking.cancel()
             await consumption.finish(drain)
+
+
+def _next_of(
+    left: Iterator[tuple[int, Mail]], size: int, errors: list[Exception]
+) -> list[tuple[int, Mail]]:
+    """Return the next mails; fewer at the end, and before an error of the iterator, which is
+    added."""
+    portion: list[tuple[int, Mail]] = []
+    try:
+        for each in islice(left, size):
+            portion.append(each)  # noqa: PERF402 - what came before an error counts
+    except Exception as error:
+        errors.append(error)
+    return portion
 
 
 class _Consumption:

@@ -124,6 +124,15 @@ async def received(outside: Outside, clock: ManualClock) -> None:
     await outside.done("received0")
 
 
+async def imported(outside: Outside, clock: ManualClock) -> None:
+    """Mails come in together, into places that earlier ones left, beside one that waits."""
+    await outside.enqueue_portion("import1", "import2", "a-longer-import3")
+    await outside.end("import1")
+    await outside.end("import2")
+    await outside.enqueue_portion("import4", "import5", "import6")
+    await outside.end("import5")
+
+
 async def crowd(outside: Outside, clock: ManualClock) -> None:
     """Several are worked on at once when an envelope comes that needs a segment of its own, so that
     the one before ends with records without a waiting caller."""
@@ -162,6 +171,7 @@ async def _second_process(outside: Outside, clock: ManualClock) -> None:
     await clock.advance(2 * HOUR)
     await outside.lease()
     await outside.transmit("more")
+    await imported(outside, clock)
 
 
 async def aging(outside: Outside, clock: ManualClock) -> None:

@@ -16,13 +16,24 @@ import pytest
 
 from crash.cuts import check_cuts
 from crash.lossy import LossyFile, LossyFiles
-from crash.script import Phase, aging, changing_minds, crowd, first_mails, hurried, received, record
-from crash.world import OPTIONS, Broken, Outside, start
+from crash.script import (
+    Phase,
+    aging,
+    changing_minds,
+    crowd,
+    first_mails,
+    hurried,
+    imported,
+    received,
+    record,
+)
+from crash.world import Broken, Outside, start
+from postroad.domain.mail.shapes import Shape
 from postroad.embedded.log import frames, spool_files
 from postroad.embedded.log.lanes import LaneLog
-from postroad.embedded.log.layout import NEW
+from postroad.embedded.log.layout import MAX_PACK_BYTES, NEW, offset_of
 from postroad.embedded.log.records import DeliveryRecord
-from postroad.embedded.log.spool_files import Filling
+from postroad.embedded.log.spool_files import Filling, NewMail, SpoolFiles
 from postroad.embedded.store import enqueue, leases, maintenance
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance, Snapshot
@@ -39,7 +50,7 @@ async def broken(*phases: Phase) -> str:
     return str(found.value)
 
 
-@pytest.mark.parametrize("phases", [(crowd, aging), (hurried,), (received,)])
+@pytest.mark.parametrize("phases", [(crowd, aging), (hurried,), (received,), (imported,)])
 async def test_nothing_undone_breaks_nothing(phases: tuple[Phase, ...]) -> None:
     journal = await record(*phases)
 
@@ -50,7 +61,7 @@ async def test_amb_3_a_header_is_no_proof_of_the_bytes_under_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Undone: a set envelope offset means a complete mail."""
-    monkeypatch.setattr(spool_files, "_is_whole", lambda file, header: True)
+    monkeypatch.setattr(spool_files, "_is_whole", lambda *_: True)
 
     assert "calls junk a mail" in await broken(crowd)
 
@@ -155,25 +166,19 @@ async def test_amb_6_a_checkpoint_syncs_the_lanes_that_it_names_first(
     assert "is damaged" in await broken(aging)
 
 
+@pytest.mark.parametrize("phase", [crowd, imported])
 async def test_the_answer_waits_for_the_sync_of_the_spool_file(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, phase: Phase
 ) -> None:
     """Undone: one sync less on the spool file."""
 
-    def unsynced(self: Filling, *arguments: Any) -> None:
-        sync, self.file = self.file, _Unsynced(self.file)  # type: ignore[assignment]
-        finish(self, *arguments)
-        self.file = sync
+    def unsynced(self: SpoolFiles, *mails: NewMail) -> list[Shape]:
+        file = self._taken(mails[0].slot)
+        return [Filling(file, offset_of(each.slot)).finish(each) for each in mails]
 
-    finish = Filling.finish
-    monkeypatch.setattr(Filling, "finish", unsynced)
+    monkeypatch.setattr(SpoolFiles, "store", unsynced)
 
-    assert "lost its content" in await broken(crowd)
-
-
-class _Unsynced:
-    def __init__(self, file: Any) -> None:
-        self.pwrite, self.sync = file.pwrite, lambda: None
+    assert "lost its content" in await broken(phase)
 
 
 async def test_the_answer_waits_for_the_sync_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +192,7 @@ async def test_the_answer_waits_for_the_sync_of_the_log(monkeypatch: pytest.Monk
     assert "P1" in await broken(crowd)
 
 
-@pytest.mark.parametrize("phase", [crowd, received])
+@pytest.mark.parametrize("phase", [crowd, received, imported])
 async def test_the_process_that_stores_a_mail_syncs_it_before_it_is_queued(
     monkeypatch: pytest.MonkeyPatch, phase: Phase
 ) -> None:
@@ -199,7 +204,7 @@ async def test_the_process_that_stores_a_mail_syncs_it_before_it_is_queued(
 
 def _only_of_the_log(sync: Callable[[LossyFile], None]) -> Callable[[LossyFile], None]:
     def synced(self: LossyFile) -> None:
-        if not self.pread(0, 8).startswith(spool_files.MAGIC):
+        if spool_files.MAGIC not in self.pread(0, MAX_PACK_BYTES):
             sync(self)
 
     return synced
@@ -231,16 +236,16 @@ async def test_the_store_has_no_owner_while_a_receiver_of_the_owner_before_lives
     queue = await start(files, clock)
     await queue.maintenance.recovering
     late = Outside(files, queue)
-    await late.receive("early")
+    await late.receive("early")  # and gets places for mails of this size
     await queue.close()
 
     queue = await start(files, clock, seed=1)
     await queue.maintenance.recovering
     outside = Outside(files, queue)
-    for number in range(OPTIONS.pool_files):
-        await outside.enqueue(f"next{number}")
+    for name in ("later", "other"):
+        await outside.enqueue(name)
     with pytest.raises(QueueClosed):
-        await late.receive("late")
+        await late.receive("takes")
     await queue.close()
 
     with pytest.raises(Broken, match="lost its content"):

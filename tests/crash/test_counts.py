@@ -1,8 +1,9 @@
 """What a mail costs in calls on the disk, counted by strace around a whole MTA (SP-9, SP-10,
 SP-15, SP-20, SP-22, LQ-28 to LQ-30).
 
-A mail costs one sync of its spool file, and the syncs of the log are shared by all that wait for
-one: at most one a mail accepted and one a set of recipients delivered, and fewer under load.
+A mail costs at most one sync of its spool file, which mails share that come to the owner meanwhile.
+The syncs of the log are shared by all that wait for one: at most one a mail accepted and one a set
+of recipients delivered, and fewer under load.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ class Run:
 
     clients: int
     phases: dict[str, list[str]]
+    front: str
+
+    @property
+    def is_shared(self) -> bool:
+        """True if mails may share the sync of a spool file."""
+        return self.clients > 1 and self.front == "owner"
 
     def count(self, phase: str) -> Counter[str]:
         return Counter(self.phases[phase])
@@ -36,7 +43,7 @@ class Run:
 )
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     clients, front = request.param
-    return Run(clients, trace(tmp_path_factory.mktemp("counted"), clients, MAILS, front))
+    return Run(clients, trace(tmp_path_factory.mktemp("counted"), clients, MAILS, front), front)
 
 
 def test_a_mail_costs_one_sync_of_its_file_and_at_most_two_of_the_log(
@@ -45,7 +52,11 @@ def test_a_mail_costs_one_sync_of_its_file_and_at_most_two_of_the_log(
     accept, deliver, both = (run.count(phase) for phase in ("accept", "deliver", "both"))
 
     assert accept["answer"] == both["answer"] == MAILS, "strace saw the answers"
-    assert accept["sync spool"] == both["sync spool"] == MAILS
+    if run.is_shared:
+        assert 0 < accept["sync spool"] < MAILS
+        assert 0 < both["sync spool"] <= MAILS
+    else:
+        assert accept["sync spool"] == both["sync spool"] == MAILS
     assert deliver["sync spool"] == 0
     if run.clients == 1:
         assert accept["sync log"] == deliver["sync log"] == MAILS
@@ -83,7 +94,7 @@ def test_250_follows_both_syncs(run: Run) -> None:
             is_logged = True
         elif event == "answer":
             answers += 1
-            assert spool >= answers
+            assert spool >= (1 if run.is_shared else answers)
             assert is_logged
 
     assert answers == MAILS

@@ -50,7 +50,7 @@ async def test_a_second_recovery_finds_what_the_first_one_found(journal: Journal
 async def test_a_recovery_that_is_cut_recovers(journal: Journal) -> None:
     """Every cut of the recovery itself, for some cuts of the run."""
     disks = 0
-    for cut in range(20, len(journal.steps), 61):
+    for cut in range(20, len(journal.steps), 29):
         async with opened(disks_after(journal, cut)[-1]) as (files, _):
             pass
         for again in files.journal.cuts():

@@ -29,6 +29,7 @@ from postroad.domain.mail.mail import QUARANTINE
 from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.envelopes import decode_envelope, encode_envelope
 from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.spool_files import content_at
 from postroad.embedded.store.archive import read_archive
 from postroad.errors import StoreDamaged, StoreInUse
 
@@ -179,9 +180,9 @@ def damage_content(root: Path, name: str) -> int:
         for record in dump_directory(root)
         if record.get("name") == name and not record["garbage"]
     ]
-    file = root / "mail" / f"{slots[0] // 1000:06}" / f"{slots[0] % 1000:03}"
+    file = Path(Layout(root, root / "mail").spool_file(slots[0]))
     data = bytearray(file.read_bytes())
-    data[520] ^= 1
+    data[content_at(slots[0]) + 8] ^= 1
     file.write_bytes(data)
     return int(slots[0])
 

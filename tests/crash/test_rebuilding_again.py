@@ -11,7 +11,8 @@ import pytest
 from crash.cuts import disks_after
 from crash.lossy import Bytes, Disk, LossyFile, LossyFiles
 from crash.world import OPTIONS, ROOT, Inline, Outside, opened, start
-from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.layout import PLACE_SIZES, Layout, file_of, kind_of, offset_of
+from postroad.embedded.log.spool_files import HEADER_BYTES, content_at
 from postroad.embedded.offline_tools.log_salvage import PAGE
 from postroad.embedded.offline_tools.rebuild import COMPLETE, Rebuilt, rebuild
 from postroad.embedded.offline_tools.verification import verify
@@ -24,6 +25,9 @@ from support.memory.clock import ManualClock, SeededRandomness
 HOUR = timedelta(hours=1)
 LAYOUT = Layout(ROOT, ROOT / "mail")
 QUARANTINE = LAYOUT.quarantine
+HEIR = "mail0"
+"""A mail that gets a place of the size that "ended" had."""
+
 POOLED = replace(OPTIONS, pool_files=100)
 """Every file is used again."""
 
@@ -88,7 +92,7 @@ async def an_envelope_that_outlived_its_finish(files: LossyFiles, heir: str | No
     await outside.end("ended")
     await outside.forget()
     if heir is not None:
-        free = queue.engine.slots._free
+        free = queue.engine.slots._pools[kind_of(slot)]._free[file_of(slot)]
         free.append(free.pop(free.index(slot)))
         await outside.enqueue(heir)
         assert await slot_of(queue, heir) == slot
@@ -97,7 +101,7 @@ async def an_envelope_that_outlived_its_finish(files: LossyFiles, heir: str | No
     return slot
 
 
-@pytest.mark.parametrize("heir", ["heir", None])
+@pytest.mark.parametrize("heir", [HEIR, None])
 async def test_a_mail_that_ended_takes_no_file_from_the_one_that_has_its_slot(
     heir: str | None,
 ) -> None:
@@ -138,9 +142,9 @@ async def test_a_mail_that_waits_is_missed_when_its_file_is() -> None:
 
 async def test_of_a_damaged_file_only_the_mail_is_named_that_has_it() -> None:
     files = LossyFiles()
-    slot = await an_envelope_that_outlived_its_finish(files, "heir")
+    slot = await an_envelope_that_outlived_its_finish(files, HEIR)
     disk = without_checkpoint(files.disk)
-    content(disk, LAYOUT.spool_file(slot)).write(520, b"?")
+    content(disk, LAYOUT.spool_file(slot)).write(content_at(slot) + 8, b"?")
     files = LossyFiles(disk)
 
     (lost,) = (await rebuilt(files)).lost
@@ -176,8 +180,9 @@ async def a_log_that_knows_much() -> tuple[Disk, Facts]:
     async with opened(Disk(), options=POOLED) as (files, queue):
         outside = Outside(files, queue)
         await outside.enqueue("ended")
-        path = LAYOUT.spool_file(await slot_of(queue, "ended"))
-        whole = content(files.disk, path).copy()
+        slot = await slot_of(queue, "ended")
+        path, start = LAYOUT.spool_file(slot), offset_of(slot)
+        whole = content(files.disk, path).read(start, PLACE_SIZES[kind_of(slot)])
         for name in ("partly", "dead", "held", "waits"):
             await outside.enqueue(name, 2, HOUR if name == "waits" else timedelta(0))
         await outside.change("hold", "held")
@@ -187,7 +192,7 @@ async def a_log_that_knows_much() -> tuple[Disk, Facts]:
         await outside.reject("dead")
         await outside.done("ended")
     disk = without_checkpoint(files.disk)
-    disk.inodes[disk.names[path.parent][path.name]] = whole
+    content(disk, path).write(start, whole)
     files = LossyFiles(disk.copy())
     await rebuilt(files)
     found = await facts_on(files.disk)
@@ -291,28 +296,29 @@ class BadDisk(LossyFiles):
         super().rename(source, target)
 
 
-async def some_mails(count: int) -> tuple[Disk, list[int]]:
-    """Return a store without a checkpoint in which mails wait, and their slots."""
+async def some_mails(count: int, *, streams: bool = False) -> tuple[Disk, list[int]]:
+    """Return a store without a checkpoint in which mails wait, and their slots. `streams`: each
+    has a file of its own."""
     async with opened(Disk()) as (files, queue):
         outside, names = Outside(files, queue), [f"mail{number}" for number in range(count)]
         for name in names:
-            await outside.enqueue(name)
+            await (outside.stream if streams else outside.enqueue)(name)
         slots = [await slot_of(queue, name) for name in names]
     return without_checkpoint(files.disk), slots
 
 
-@pytest.mark.parametrize("bad", [range(1), range(520, 521)], ids=["header", "content"])
+@pytest.mark.parametrize("bad", [0, HEADER_BYTES + 8], ids=["header", "content"])
 @pytest.mark.parametrize("has_log", [True, False], ids=["log", "no log"])
 @pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
 async def test_a_spool_file_that_the_disk_does_not_give_is_named_and_kept(
-    bad: range, has_log: bool, apart: bool
+    bad: int, has_log: bool, apart: bool
 ) -> None:
-    disk, slots = await some_mails(3)
+    disk, slots = await some_mails(3, streams=True)
     path = LAYOUT.spool_file(slots[1])
     if not has_log:
         disk.names[LAYOUT.log].clear()
     files = BadDisk(disk, apart=apart)
-    files.spoil(path, bad)
+    files.spoil(path, range(bad, bad + 1))
 
     found = await rebuilt(files)
 
@@ -327,6 +333,36 @@ async def test_a_spool_file_that_the_disk_does_not_give_is_named_and_kept(
     assert {f"{path.name}.damaged", f"mail-{slots[1]}"} & durable.names[aside].keys()
     assert files.open_files == 0, "what was opened is closed"
     assert set(await facts_on(files.disk)) == {"mail0", "mail2"}
+
+
+@pytest.mark.parametrize("bad", [0, HEADER_BYTES + 8], ids=["header", "content"])
+@pytest.mark.parametrize("is_written", [False, True], ids=["unreadable", "overwritten"])
+async def test_a_damaged_place_is_named_and_copied_beside_the_mails_of_its_file(
+    bad: int, is_written: bool
+) -> None:
+    disk, slots = await some_mails(3)
+    path, start = LAYOUT.spool_file(slots[1]), offset_of(slots[1])
+    size = PLACE_SIZES[kind_of(slots[1])]
+    files = BadDisk(disk)
+    if is_written:
+        content(disk, path).write(start + bad, b"?")
+    else:
+        files.spoil(path, range(start + bad, start + bad + 1))
+    before = content(disk, path).read(start, size)
+
+    found = await rebuilt(files)
+
+    (lost,) = found.lost
+    assert f"spool file {slots[1]}" in lost
+    assert found.mails == 2
+    durable, _ = files.journal.unproven(len(files.journal.steps))
+    assert f"mail-{slots[1]}" in durable.names[found.quarantine]
+    copy = content(files.disk, found.quarantine / f"mail-{slots[1]}").read(0, size)
+    assert copy == (before if is_written else bytes(size))
+    assert files.open_files == 0, "what was opened is closed"
+    assert set(await facts_on(files.disk)) == {"mail0", "mail2"}
+    again = await rebuilt(LossyFiles(without_checkpoint(files.disk)))
+    assert again.lost == [], "it was freed"
 
 
 async def test_a_page_of_the_old_log_that_the_disk_does_not_give_ends_nothing() -> None:

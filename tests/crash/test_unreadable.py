@@ -32,10 +32,10 @@ from postroad import Outcome, Selector, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
 from postroad.cli import main
-from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.layout import Layout, offset_of
 from postroad.embedded.log.records import ENVELOPE, FINISH, START, StartRecord, decode, encode
 from postroad.embedded.log.segments import HEADER_BLOCK, position
-from postroad.embedded.log.spool_files import SpoolFiles
+from postroad.embedded.log.spool_files import NewMail, SpoolFiles
 from postroad.errors import StoreDamaged
 
 Accident = Callable[[Path], None]
@@ -216,7 +216,7 @@ async def test_a_spool_file_whose_envelope_is_none_is_named_and_kept(root: Path)
     contents = SpoolFiles(DiskFiles(), layout)
     found = contents.verify(slot)
     assert found is not None
-    contents.store(slot, found[0].mail_id, b"content", b"[]", 1)
+    contents.store(NewMail(slot, found[0].mail_id, b"content", b"[]", 1))
     contents.close()
 
     (damage,) = verify_directory(root).damage
@@ -230,7 +230,9 @@ async def test_a_spool_file_whose_envelope_is_none_is_named_and_kept(root: Path)
         assert f"spool file {slot}" in lost
         aside = Path(rebuilt.quarantine) / f"mail-{slot}"
         assert aside.exists()
-        aside.rename(layout.spool_file(slot))
+        with Path(layout.spool_file(slot)).open("r+b") as file:
+            file.seek(offset_of(slot))
+            file.write(aside.read_bytes())
 
 
 def _log_and_checkpoint_deleted(root: Path) -> None:

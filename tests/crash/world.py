@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import TypeVar, cast
+from uuid import UUID
 
 from crash.lossy import Disk, Event, LossyFiles
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.queues.selection import Selector
+from postroad.embedded.log.layout import file_of, offset_of
 from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.slots import slots_on_disk
 from postroad.embedded.log.spool_files import SpoolFiles
+from postroad.embedded.offline_tools.spool_scan import EVERYWHERE
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.rpc.connection import OwnerConnection
 from postroad.embedded.rpc.receiver import SpoolReceiver
@@ -100,9 +104,9 @@ class ReceiversOwner:
         self.waiting = 0
         """Mails that are stored and not announced, while it is not open."""
 
-    async def call(self, operation: str) -> list[int]:
+    async def call(self, operation: str, *, kind: int) -> list[int]:
         assert operation == "lend"
-        slots = await self._queue.lease_slots(MAX_LEASED_SLOTS)
+        slots = await self._queue.lease_slots(MAX_LEASED_SLOTS, kind)
         self._slots.update(slots)
         return slots
 
@@ -140,6 +144,28 @@ class Outside:
         mail = Mail("a@example.org", recipients, content_of(name), name=name)
         await self.queue.enqueue(mail, delay)
         self.files.note("accepted", name)
+
+    async def stream(self, name: str) -> None:
+        """Enqueue a mail that has a file of its own, since its length is not known before."""
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield content_of(name)
+
+        recipients = (f"{name}0@example.net",)
+        self.files.note("offered", name, recipients)
+        await self.queue.enqueue(Mail("a@example.org", recipients, chunks(), name=name))
+        self.files.note("accepted", name)
+
+    async def enqueue_portion(self, *names: str) -> None:
+        """Several at once."""
+        mails = []
+        for name in names:
+            recipients = (f"{name}0@example.net",)
+            self.files.note("offered", name, recipients)
+            mails.append(Mail("a@example.org", recipients, content_of(name), name=name))
+        for name, found in zip(names, await self.queue.enqueue_portion(mails), strict=True):
+            assert isinstance(found, UUID)
+            self.files.note("accepted", name)
 
     async def receive(self, name: str) -> None:
         """The same, by way of a process that stores the mail itself."""
@@ -337,14 +363,12 @@ async def _check_contents(queue: OwnedQueue, names: set[str]) -> None:
             ):
                 raise Broken(f"P4: {waiting.envelope.name} lost its content")
     files = engine.files
-    for directory in files.names(engine.layout.mail):
-        for name in files.names(engine.layout.mail / directory):
-            slot = int(directory) * 1000 + int(name)
-            found = engine.spool_files.verify(slot)
-            if found is None:
-                continue
-            if _read(queue, slot, found[0].mail_id) not in known:
-                raise Broken(f"P4: spool file {slot} calls junk a mail")
+    for slot in slots_on_disk(files, engine.layout, EVERYWHERE):
+        if slot == file_of(slot):
+            end = engine.spool_files.size(slot)
+        found = engine.spool_files.verify(slot) if offset_of(slot) < end else None
+        if found is not None and _read(queue, slot, found[0].mail_id) not in known:
+            raise Broken(f"P4: slot {slot} calls junk a mail")
 
 
 def _read(queue: OwnedQueue, slot: int, mail_id: bytes) -> bytes | None:

@@ -6,7 +6,7 @@ for election: one recovers the store and goes on, the others connect to it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
@@ -25,7 +25,7 @@ from postroad.embedded.rpc.serving import Server
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.embedded.store.owner import OwnedQueue
-from postroad.errors import QueueClosed, StoreUnavailable
+from postroad.errors import PostroadError, QueueClosed, StoreUnavailable
 from postroad.handling import ComposedOperations
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import SharedState, SuppressionList
@@ -198,6 +198,22 @@ class EmbeddedQueue(ComposedOperations, Administration):
         if not isinstance(mail.content, bytes | Path):
             return await (await self._queue()).enqueue(mail, delay)  # a stream is read once
         return await self._ask(partial(self._enqueue_whole, mail, delay), again=False)
+
+    def _portion_of(self, concurrency: int) -> int:
+        return (concurrency + 1) // 2  # one is made ready while the other is synced
+
+    async def _enqueue_portion(
+        self, mails: Sequence[Mail], key: Callable[[Mail], str] | None
+    ) -> list[UUID | Exception]:
+        """One sync of the log is for all mails, where this process owns the store."""
+        try:
+            queue = await self._queue()
+            are_plain = key is None and all(isinstance(each.content, bytes) for each in mails)
+            if are_plain and isinstance(queue, OwnedQueue):
+                return await queue.enqueue_portion(mails)
+        except PostroadError as error:
+            return [error for _ in mails]
+        return await super()._enqueue_portion(mails, key)
 
     async def _enqueue_whole(
         self, mail: Mail, delay: timedelta, queue: OwnedQueue | RemoteQueue

@@ -114,14 +114,14 @@ def test_the_header_of_a_segment() -> None:
         assert segments.read_header(bytes(damaged)) is None
 
 
-SPOOLED = SpoolHeader(0, bytes(range(16)), 5, 517, 9, 1, 2, 4, 123, 31, 6, 1000, 7)
+SPOOLED = SpoolHeader(0, bytes(range(16)), 5, 133, 9, 1, 2, 4, 123, 31, 6, 1000, 7)
 
 
 def test_the_header_of_a_spool_file() -> None:
     body = pack("<I16sQQIIIIQIQQQ", *SPOOLED).ljust(116, b"\0")
     whole = b"PRspool1" + pack("<I", checksum(body)) + body
 
-    assert SPOOLED.encode() == whole.ljust(512, b"\0")
+    assert SPOOLED.encode() == whole
     assert spool_files.read_header(whole) == SPOOLED
     assert spool_files.read_header(whole[:127]) is None
     assert spool_files.read_header(SPOOLED._replace(envelope_offset=0).encode()) is None
@@ -159,7 +159,7 @@ AGREED = {
     "slots are freed together after": (USUAL.free_wait, timedelta(milliseconds=20)),
     "a sparse segment is live by less than": (USUAL.compact_below, 0.25),
     "a retry may be early by": (TOLERANCE, timedelta(milliseconds=100)),
-    "the format, and the version of the socket": ((FORMAT, rpc.PROTOCOL), (1, 1)),
+    "the format, and the version of the socket": ((FORMAT, rpc.PROTOCOL), (2, 1)),
     "octets of a frame of the socket": (rpc.MAX_FRAME, 16 << 20),
     "octets of a piece of content there": (rpc.MAX_DATA, 1 << 20),
     "octets of frames that are not whole, of all connections": (rpc.MAX_HELD, 64 << 20),

@@ -14,7 +14,7 @@ from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
 from postroad.domain.mail.mail import Mail
 from postroad.embedded.log.envelopes import decode_envelope
-from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.layout import Layout, first_slot, kind_of, places_of
 from postroad.embedded.log.options import FreeSpace, StoreLimits, StoreOptions
 from postroad.embedded.log.spool_files import SMALL, SpoolFiles
 from postroad.embedded.rpc.connection import OwnerConnection
@@ -29,6 +29,12 @@ ROOT = PurePosixPath("/store")
 LAYOUT = Layout(ROOT, ROOT / "mail")
 
 
+def slot_numbered(kind: int, number: int) -> int:
+    """Of all slots of a kind, in the order of files and places."""
+    file, place = divmod(number, places_of(kind))
+    return first_slot(kind, file) + place
+
+
 class Owner:
     """Leases slots, and takes what is stored; or fails."""
 
@@ -37,15 +43,18 @@ class Owner:
         self.refusal: PostroadError | None = None
         self.stored: list[bytes] = []
         self.told: list[str] = []
-        for slot in range(10 * LEASED):
-            files.open(LAYOUT.spool_file(slot), create=True)
 
-    async def call(self, operation: str) -> list[int]:
+    async def call(self, operation: str, *, kind: int) -> list[int]:
         assert operation == "lend"
         if self.refusal is not None:
             raise self.refusal
+        slots = [slot_numbered(kind, self.leased + each) for each in range(LEASED)]
         self.leased += LEASED
-        return list(range(self.leased - LEASED, self.leased))
+        self.files.make_directory(LAYOUT.spool_directory(0))
+        for path in {LAYOUT.spool_file(each) for each in slots}:
+            if path.name not in self.files.names(path.parent):
+                self.files.open(path, create=True)
+        return slots
 
     def tell(self, operation: str, *, reason: str) -> None:
         assert operation == "refused"
@@ -92,7 +101,9 @@ class Bench:
         return (await self.receiver.enqueue(connection, mail)).int
 
     def slots(self) -> list[int]:
-        return [decode_envelope(envelope).slot for envelope in self.owner.stored]
+        """Return the numbers of the slots of stored mails, of each kind from 0."""
+        found = [decode_envelope(envelope).slot for envelope in self.owner.stored]
+        return [each - first_slot(kind_of(each), 0) for each in found]
 
 
 async def test_an_announced_mail_lies_whole_in_its_slot() -> None:
@@ -154,14 +165,18 @@ async def test_a_slot_whose_file_is_missing_is_a_failure_of_the_disk() -> None:
     bench = Bench()
     await bench.enqueue(plain_mail())
     (first,) = bench.slots()
-    bench.files.unlink(LAYOUT.spool_file(first + 1))
+    bench.contents.close()
+    (name,) = bench.files.names(LAYOUT.spool_directory(0))
+    path = LAYOUT.spool_directory(0) / name
+    bench.files.unlink(path)
 
     with pytest.raises(StoreFailed, match="missing"):
         await bench.enqueue(plain_mail())
 
     assert bench.owner.told == ["other"]
+    bench.files.open(path, create=True)
     await bench.enqueue(plain_mail())
-    assert len(set(bench.slots())) == 2
+    assert bench.slots() == [first, first + 2]
 
 
 async def test_who_cannot_borrow_hears_why_and_may_ask_again() -> None:
@@ -186,7 +201,8 @@ async def test_slots_of_an_owner_that_went_are_not_used_with_another() -> None:
     other.leased = 5 * LEASED
     await bench.enqueue(plain_mail(), other)
 
-    assert decode_envelope(other.stored[0]).slot >= 5 * LEASED
+    bench.owner = other
+    assert bench.slots()[0] >= 5 * LEASED
 
 
 async def test_where_storing_takes_long_threads_do_it() -> None:
@@ -267,7 +283,7 @@ async def test_a_mail_whose_client_was_sent_away_gives_its_slot_back_when_its_th
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-    await bench.enqueue(plain_mail())
+    await bench.enqueue(large)
 
     assert sending.cancelled()
     assert bench.slots() == [0]

@@ -16,7 +16,7 @@ from contract.blobs_contract import broken_off
 from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
 from crash.world import OPTIONS, Inline, start
-from postroad.embedded.log.layout import SLOTS_PER_DIRECTORY, Layout
+from postroad.embedded.log.layout import FILES_PER_DIRECTORY, Layout
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.log.slots import (
     BATCH,
@@ -26,7 +26,7 @@ from postroad.embedded.log.slots import (
     first_unused_directory,
     slots_on_disk,
 )
-from postroad.embedded.log.spool_files import HEADER_BYTES, SpoolFiles
+from postroad.embedded.log.spool_files import HEADER_BYTES, NewMail, SpoolFiles
 from postroad.embedded.opening import describe
 from postroad.errors import StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
@@ -83,7 +83,7 @@ async def test_a_directory_is_made_once_and_the_next_when_it_is_full() -> None:
     files = RefusingFiles()
     slots = slots_on(files)
 
-    for _ in range(SLOTS_PER_DIRECTORY + BATCH):
+    for _ in range(FILES_PER_DIRECTORY + BATCH):
         await slots.take()
 
     made = [path.name for what, path in files.did if what == "make"]
@@ -109,14 +109,15 @@ async def test_a_file_that_is_missing_costs_the_pool_no_other() -> None:
 async def test_a_mail_whose_content_breaks_off_gives_its_slot_back() -> None:
     queue = await start(LossyFiles(), options=replace(OPTIONS, pool_files=2 * BATCH))
     await queue.maintenance.recovering
-    await queue.enqueue(plain_mail())
-    free = len(queue.engine.slots)
+    slots = queue.engine.slots
+    slots.adopt([await slots.take()])
+    free = len(slots)
 
     with pytest.raises(ConnectionResetError):
         await queue.enqueue(replace(plain_mail(), content=broken_off(b"x")))
     await queue.close()
 
-    assert len(queue.engine.slots) == free
+    assert len(slots) == free
 
 
 async def test_files_that_recovery_found_beyond_the_pool_are_removed() -> None:
@@ -199,7 +200,7 @@ async def test_the_file_of_a_large_mail_is_not_used_again(size: int, is_kept: bo
     slots = Slots(files, LAYOUT, options, Inline(), contents, 0)
     slot = await slots.take()
     content = bytes(64 * 1024 - HEADER_BYTES - len(b"{}") + size)
-    contents.store(slot, bytes(16), content, b"{}", 0)
+    contents.store(NewMail(slot, bytes(16), content, b"{}", 0))
 
     slots.release(slot)
     await slots.close()

@@ -12,7 +12,7 @@ from postroad.domain.mail.shapes import shape_of
 from postroad.embedded.log import spool_files
 from postroad.embedded.log.frames import checksum
 from postroad.embedded.log.layout import Layout
-from postroad.embedded.log.spool_files import CHECKED, HEADER_BYTES, ContentFlags, SpoolFiles
+from postroad.embedded.log.spool_files import HEADER_BYTES, ContentFlags, NewMail, SpoolFiles
 from postroad.errors import BlobMissing, StoreDamaged, StoreFailed, StoreFull
 
 ROOT = PurePosixPath("/store")
@@ -37,7 +37,7 @@ class CountedFiles(LossyFiles):
 
 
 def fill(store: SpoolFiles, slot: int, content: bytes = b"x") -> None:
-    store.store(slot, MAIL_ID, content, b"{}", 1)
+    store.store(NewMail(slot, MAIL_ID, content, b"{}", 1))
 
 
 def test_a_file_that_is_used_again_and_again_is_opened_once() -> None:
@@ -188,9 +188,9 @@ def test_a_file_of_the_release_before_says_nothing_of_its_content() -> None:
     body = struct.pack(
         "<I16sQQIIIIQ", 0, MAIL_ID, len(content), HEADER_BYTES + len(content), len(envelope),
         checksum(content), checksum(envelope), 8, 1,
-    ).ljust(CHECKED - 12, b"\0")  # fmt: skip
+    ).ljust(HEADER_BYTES - 12, b"\0")  # fmt: skip
     header = b"PRspool1" + struct.pack("<I", checksum(body)) + body
-    files.open(LAYOUT.spool_file(0)).pwrite(0, header.ljust(HEADER_BYTES, b"\0"), content, envelope)
+    files.open(LAYOUT.spool_file(0)).pwrite(0, header, content, envelope)
 
     assert store.read(0, MAIL_ID) == (content, None)
 
@@ -203,5 +203,5 @@ def test_the_release_before_reads_what_this_one_writes() -> None:
     block = files.open(LAYOUT.spool_file(0)).pread(0, HEADER_BYTES)
     fields = struct.unpack_from("<I16sQQIIIIQ", block, 12)
 
-    assert struct.unpack_from("<I", block, 8) == (checksum(block[12:CHECKED]),)
+    assert struct.unpack_from("<I", block, 8) == (checksum(block[12:HEADER_BYTES]),)
     assert (fields[1], fields[2], fields[7], fields[8]) == (MAIL_ID, 10, 8, 1)

@@ -13,6 +13,7 @@ from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
 from crash.world import ROOT, Inline, start
 from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.spool_writing import SpoolWriter
 from postroad.errors import QueueClosed, StoreFailed
 
 T = TypeVar("T")
@@ -48,7 +49,8 @@ async def test_a_mail_that_was_stored_meanwhile_is_refused(
     await queue.maintenance.recovering
     await queue.enqueue(plain_mail())
     names = set(files.disk.names[ROOT / "log"])
-    queue.engine.mail_threads = StopsMeanwhile(queue.engine, error)
+    engine = queue.engine
+    engine.spool_writer = SpoolWriter(engine.spool_files, StopsMeanwhile(engine, error))
 
     with pytest.raises(told):
         await queue.enqueue(plain_mail(), delay)

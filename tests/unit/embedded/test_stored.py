@@ -24,7 +24,7 @@ from postroad.embedded.log.envelopes import (
     domains_of,
     encode_new,
 )
-from postroad.embedded.log.layout import NEW
+from postroad.embedded.log.layout import NEW, OWN_FILE
 from postroad.embedded.log.records import encode
 from postroad.embedded.log.slots import BATCH
 from postroad.embedded.store.owner import OwnedQueue
@@ -143,24 +143,24 @@ async def test_an_envelope_that_no_record_may_hold_is_refused(queue: OwnedQueue)
 async def test_slots_are_lent_as_far_as_there_are_some_and_none_is_lost_when_there_are_none(
     queue: OwnedQueue, files: LossyFiles
 ) -> None:
-    first = await queue.lease_slots(8)
+    first = await queue.lease_slots(8, OWN_FILE)
     assert len(set(first)) == 8
-    rest = await queue.lease_slots(10**9)
+    rest = await queue.lease_slots(10**9, OWN_FILE)
     assert len(set(first + rest)) == BATCH, "none is made beyond the one that is needed"
 
     error: PostroadError = StoreFull("no inodes")
     files.fail = dict.fromkeys(range(files.calls, files.calls + 100), error)
     with pytest.raises(StoreFull):
-        await queue.lease_slots(8)
+        await queue.lease_slots(8, OWN_FILE)
     files.fail = {}
-    assert len(await queue.lease_slots(8)) == 8
+    assert len(await queue.lease_slots(8, OWN_FILE)) == 8
 
 
 async def test_with_too_little_room_nothing_is_lent(queue: OwnedQueue, files: LossyFiles) -> None:
     files.free = DiskSpace(1000, None)
 
     with pytest.raises(StoreFull):
-        await queue.lease_slots(8)
+        await queue.lease_slots(8, OWN_FILE)
 
 
 async def test_a_slot_takes_one_mail(queue: OwnedQueue) -> None:

@@ -1,33 +1,101 @@
-"""The pool of free spool files, and the checkpoint. FORMAT.md 4 and 7.
+"""The pools of free slots, and the checkpoint. FORMAT.md 4 and 7.
 
-A slot is used again, so that a mail costs no change of a directory. The pool grows in batches, each
+A slot is used again, so that a mail costs no change of a directory. A pool grows in batches, each
 durable by one sync of its directory, and shrinks slowly to the recent need. Checkpoints lie in two
 places of one file, written alternately: found at once, and one seek in many seconds.
 Source: SP-10..13; LQ-14..17, LQ-31."""
 
 import asyncio
+import heapq
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from struct import Struct, error
 
 from postroad.embedded.log.frames import checksum
-from postroad.embedded.log.layout import SLOTS_PER_DIRECTORY, Lane, Layout
+from postroad.embedded.log.layout import (
+    FILES_PER_DIRECTORY,
+    OWN_FILE,
+    PLACE_SIZES,
+    Lane,
+    Layout,
+    SpoolKind,
+    file_of,
+    first_slot,
+    kind_of,
+    places_of,
+    slots_of,
+)
 from postroad.embedded.log.options import MIB, StoreOptions, gone
 from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.errors import PostroadError, StoreDamaged, StoreFailed
 from postroad.ports.files import File, Files, Threads
 
 BATCH = 40
-"""Files made at a time; a divisor of SLOTS_PER_DIRECTORY."""
+"""Files of their own that are made at a time."""
+
+GROWTH_BYTES = 128 * 1024
+"""A file of places grows by this much at a time."""
 
 RESERVED_BYTES = 16 * 1024
-"""Allocated for a new file, so that the blocks of most mails lie together."""
+"""Allocated for a new file of its own, so that the blocks of most mails lie together."""
 
 KEPT = 2 * BATCH
-"""Free files that `shrink` leaves."""
+"""Free slots that `shrink` leaves."""
 
 ROUNDS = 20
 """`shrink` removes files that were not needed for this many checkpoints."""
+
+
+class _Pool:
+    """The free slots of one kind. The lowest file is used first, so that those that a long queue
+    needed become free as a whole."""
+
+    def __init__(self, kind: SpoolKind) -> None:
+        self.kind, self.places = kind, places_of(kind)
+        self.count = self.low_water = 0
+        self.recent_low: deque[int] = deque(maxlen=ROUNDS)
+        self.making: asyncio.Task[None] | None = None
+        self.growing: tuple[int, int] | None = None
+        """The file that has not all its places yet, and how many it has."""
+        self.whole: set[int] = set()
+        """Files without a mail."""
+        self._free: dict[int, list[int]] = {}
+        self._lowest: list[int] = []
+        """A heap of the files in `_free`, and some that were removed from it."""
+
+    def put(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            file = file_of(slot)
+            if (free := self._free.get(file)) is None:
+                free = self._free[file] = []
+                heapq.heappush(self._lowest, file)
+            free.append(slot)
+            self.count += 1
+            if len(free) == self.places:
+                self.whole.add(file)
+
+    def pop(self) -> int:
+        while (free := self._free.get(file := self._lowest[0])) is None:
+            heapq.heappop(self._lowest)
+        slot = free.pop()
+        if not free:
+            del self._free[file]
+            heapq.heappop(self._lowest)
+        self.whole.discard(file)
+        self.count -= 1
+        self.low_water = min(self.low_water, self.count)
+        return slot
+
+    def remove_whole(self, surplus: int) -> list[int]:
+        """Remove files without a mail from the pool that have no more slots than `surplus`, the
+        highest first; return them."""
+        going = heapq.nlargest(max(0, surplus // self.places), self.whole)
+        for file in going:
+            self.whole.discard(file)
+            self.count -= len(self._free.pop(file))
+        return going
 
 
 class Slots:
@@ -44,105 +112,125 @@ class Slots:
     ) -> None:
         self._files, self._layout, self._options = files, layout, options
         self._threads, self._spool_files = threads, spool_files
-        self._next = first_directory * SLOTS_PER_DIRECTORY
-        self._directory = -1
+        self._next = first_directory * FILES_PER_DIRECTORY
+        self._directory = PurePath()
         """The spool directory whose name this process has synced."""
-        self._free: list[int] = []
-        self._low_water = 0
-        self._recent_low: deque[int] = deque(maxlen=ROUNDS)
-        self._making: asyncio.Task[None] | None = None
+        self._pools = _Pools()
         self._released: list[int] = []
         self._cleaning: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._free)
+        return sum(pool.count for pool in self._pools.values())
 
-    async def take(self) -> int:
-        """Remove a free slot, which has a file, from the pool. Raises: StoreFull, StoreFailed."""
-        while not self._free:
-            if self._making is None:
-                self._making = asyncio.get_running_loop().create_task(self._make_more())
-            await asyncio.shield(self._making)
-        slot = self._free.pop()
-        self._low_water = min(self._low_water, len(self._free))
-        return slot
+    @property
+    def has_surplus(self) -> bool:
+        """True if there are files without a mail, which `empty` removes."""
+        return any(pool.whole for pool in self._pools.values())
 
-    async def lease(self, most: int) -> list[int]:
+    async def take(self, kind: SpoolKind = OWN_FILE) -> int:
+        """Remove a free slot, which has a file, from its pool. Raises: StoreFull, StoreFailed."""
+        pool = self._pools[kind]
+        while not pool.count:
+            if pool.making is None:
+                pool.making = asyncio.get_running_loop().create_task(self._make_more(pool))
+            await asyncio.shield(pool.making)
+        return pool.pop()
+
+    async def lease(self, most: int, kind: SpoolKind = OWN_FILE) -> list[int]:
         """Remove free slots for a receiver: at least one, making a batch only for that one.
         Raises: StoreFull, StoreFailed."""
-        slots = [await self.take()]
-        while self._free and len(slots) < most:
-            slots.append(self._free.pop())
-        self._low_water = min(self._low_water, len(self._free))
+        slots, pool = [await self.take(kind)], self._pools[kind]
+        while pool.count and len(slots) < most:
+            slots.append(pool.pop())
         return slots
 
     def release(self, slot: int) -> None:
         """Return the slot of a finished mail, whose FINISH is durable (FORMAT.md R3)."""
         self._released.append(slot)
-        if self._cleaning is None:
-            self._cleaning = asyncio.get_running_loop().create_task(self._clean())
+        self._start_cleaning()
 
     def adopt(self, slots: list[int]) -> None:
         """Add slots of no live entry, which recovery found."""
-        keep = max(0, self._options.pool_files - len(self._free))
-        self._free.extend(slots[:keep])
-        self._released.extend(slots[keep:])
-        if self._released and self._cleaning is None:
+        self._put(reversed(slots))  # the lowest last: it is used first
+        self._start_cleaning()
+
+    def _start_cleaning(self) -> None:
+        if self._cleaning is None:
             self._cleaning = asyncio.get_running_loop().create_task(self._clean())
 
-    async def _make_more(self) -> None:
-        first = self._next
-        self._next += BATCH  # also where it fails: a file that was made is not made again
-        try:
-            await self._threads.run(self._make, first)
-        finally:
-            self._making = None
-        self._free.extend(range(first + BATCH - 1, first - 1, -1))
+    def _put(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self._pools[kind_of(slot)].put((slot,))
 
-    def _make(self, first: int) -> None:
+    async def _make_more(self, pool: _Pool) -> None:
+        try:
+            if pool.kind == OWN_FILE:
+                slots = range(first := self._take_numbers(BATCH), first + BATCH)
+                await self._threads.run(self._make, slots, RESERVED_BYTES, True)
+            else:
+                size = PLACE_SIZES[pool.kind]
+                file, first = pool.growing or (first_slot(pool.kind, self._take_numbers(1)), 0)
+                end = min(pool.places, first + max(1, GROWTH_BYTES // size))
+                await self._threads.run(self._make, (file,), end * size, first == 0)
+                pool.growing = (file, end) if end < pool.places else None
+                slots = range(file + first, file + end)
+        finally:
+            pool.making = None
+        pool.put(reversed(slots))
+
+    def _take_numbers(self, count: int) -> int:
+        """Return the first of so many numbers of files in one directory. They are used up, also
+        where these cannot be made."""
+        first = self._next
+        if first % FILES_PER_DIRECTORY + count > FILES_PER_DIRECTORY:
+            first += -first % FILES_PER_DIRECTORY
+        self._next = first + count
+        return first
+
+    def _make(self, files: Iterable[int], size: int, is_new: bool) -> None:
         try:
             self._files.room(self._layout.log)  # else a directory in another's place gets mail
-            self._make_batch(first)
+            if not is_new:
+                for file in files:
+                    self._spool_files.allocate(file, size)
+            else:
+                self._make_batch(files, size)
         except FileNotFoundError as error:
             raise gone(self._layout) from error
 
-    def _make_batch(self, first: int) -> None:
-        directory = self._layout.spool_directory(first)
-        if self._directory != first // SLOTS_PER_DIRECTORY:  # again if it failed the last time
-            self._files.make_directory(directory)
-            self._files.sync_directory(self._layout.mail)
-            self._directory = first // SLOTS_PER_DIRECTORY
-        for slot in range(first, first + BATCH):
-            file = self._files.open(self._layout.spool_file(slot), create=True)
-            try:
-                file.allocate(RESERVED_BYTES)
-            except BaseException:
-                file.close()
-                raise
-            self._spool_files.keep(slot, file)
+    def _make_batch(self, files: Iterable[int], size: int) -> None:
+        directory = PurePath()
+        for file in files:
+            directory = self._layout.spool_directory(file)
+            if self._directory != directory:  # again if it failed the last time
+                self._files.make_directory(directory)
+                self._files.sync_directory(self._layout.mail)
+                self._directory = directory
+            self._spool_files.make(file, size)
         self._files.sync_directory(directory)  # before use: a cut would take a name with its mail
 
     async def _clean(self) -> None:
-        """Free the files of released slots, and add these to the pool, a batch at a time."""
+        """Free released slots, and add these to their pools, a batch at a time."""
         try:
             if wait := self._options.free_wait.total_seconds():
                 await asyncio.sleep(wait)
-            while self._released:
+            is_removing = True
+            while self._released or is_removing:
                 batch, self._released = self._released[:BATCH], self._released[BATCH:]
-                keep = self._options.pool_files - len(self._free)
-                freed = await self._threads.run(self._free_files, batch, keep)
-                self._free.extend(freed)  # not over the wait: `shrink` makes another list in it
+                self._put(await self._threads.run(self._free_slots, batch))
+                is_removing = await self._remove_whole(
+                    {pool: pool.count - self._options.pool_files for pool in self._pools.values()}
+                )
         except PostroadError:
             pass  # the store is closed
         finally:
             self._cleaning = None
 
-    def _free_files(self, slots: list[int], keep: int) -> list[int]:
+    def _free_slots(self, slots: list[int]) -> list[int]:
         kept: list[int] = []
         for slot in slots:
             try:
-                size = self._spool_files.free(slot)
-                if len(kept) < keep and size <= self._options.pool_file_bytes:
+                if self._spool_files.free(slot) <= self._options.pool_file_bytes:
                     kept.append(slot)
                 else:
                     self._spool_files.remove(slot)
@@ -152,34 +240,47 @@ class Slots:
 
     async def shrink(self) -> None:
         """Remove half of the files that were not needed for ROUNDS calls. Once per checkpoint."""
-        self._recent_low.append(self._low_water)
-        self._low_water = len(self._free)
-        if len(self._recent_low) < ROUNDS:
-            return
-        surplus = (min(self._recent_low) - KEPT + 1) // 2
-        if surplus > 0:
-            self._recent_low.clear()
-            # Out of the pool before the wait: a mail would be stored in a file that is removed.
-            going, self._free = self._free[:surplus], self._free[surplus:]
-            await self._threads.run(self._unlink_all, going)
+        surplus: dict[_Pool, int] = {}
+        for pool in self._pools.values():
+            pool.recent_low.append(pool.low_water)
+            pool.low_water = pool.count
+            if len(pool.recent_low) == ROUNDS:
+                surplus[pool] = (min(pool.recent_low) - KEPT + 1) // 2
+                if surplus[pool] > 0:
+                    pool.recent_low.clear()
+        await self._remove_whole(surplus)
 
     async def empty(self) -> bool:
-        """Remove the free files, because the disk is full; return whether there were any."""
-        going, self._free = self._free, []
-        self._low_water = 0
+        """Remove the files without a mail, because the disk is full; return whether there were
+        any."""
+        for pool in self._pools.values():
+            pool.low_water = 0
+        return await self._remove_whole({each: each.count for each in self._pools.values()})
+
+    async def _remove_whole(self, surplus: dict[_Pool, int]) -> bool:
+        # Out of the pools before the wait: a mail would be stored in a file that is removed.
+        going = [file for pool, slots in surplus.items() for file in pool.remove_whole(slots)]
         if going:
             await self._threads.run(self._unlink_all, going)
         return bool(going)
 
-    def _unlink_all(self, slots: list[int]) -> None:
-        for slot in slots:
-            self._spool_files.remove(slot)
+    def _unlink_all(self, files: list[int]) -> None:
+        for file in files:
+            self._spool_files.remove(file)
 
     async def close(self) -> None:
         """Wait for the calls in threads."""
-        tasks = {task for task in (self._making, self._cleaning) if task is not None}
-        if tasks:
-            await asyncio.wait(tasks)
+        tasks = {pool.making for pool in self._pools.values()} | {self._cleaning}
+        if begun := [task for task in tasks if task is not None]:
+            await asyncio.wait(begun)
+
+
+class _Pools(dict[SpoolKind, _Pool]):
+    """The pools by kind, each made at its first use."""
+
+    def __missing__(self, kind: SpoolKind) -> _Pool:
+        pool = self[kind] = _Pool(kind)
+        return pool
 
 
 def first_unused_directory(files: Files, layout: Layout) -> int:
@@ -191,11 +292,11 @@ def first_unused_directory(files: Files, layout: Layout) -> int:
 def slots_on_disk(files: Files, layout: Layout, below: int) -> list[int]:
     """Return the slots that have a file in the directories numbered less than `below`."""
     return [
-        int(directory) * SLOTS_PER_DIRECTORY + int(name)
+        slot
         for directory in sorted(files.names(layout.mail))
         if directory.isdecimal() and int(directory) < below
         for name in files.names(layout.mail / directory)
-        if name.isdecimal()
+        for slot in slots_of(directory, name)
     ]
 
 

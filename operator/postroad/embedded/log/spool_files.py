@@ -1,10 +1,13 @@
-"""Spool files: content, envelope, and the header that makes them valid; one sync. FORMAT.md 4.
+"""Mails in spool files: content, envelope, and the header that makes them valid; one sync.
+FORMAT.md 4.
 
-Blocking: called in threads. The files used last stay open, because the pool hands them out again
+Blocking: called in threads. The files used last stay open, because the pools hand them out again
 first; a million waiting mails need no descriptors.
 Source: 003; SP-4..13; AMB-1..3."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntFlag
 from functools import lru_cache
@@ -14,15 +17,13 @@ from typing import Any, NamedTuple
 from postroad.domain.mail.shapes import Scanner, Shape
 from postroad.embedded.log.envelopes import read_envelope
 from postroad.embedded.log.frames import checksum, extended
-from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.layout import Layout, file_of, kind_of, offset_of
 from postroad.embedded.log.options import KEPT_OPEN
 from postroad.errors import BlobMissing, StoreFailed
 from postroad.ports.files import File, Files
 
 MAGIC = b"PRspool1"
-HEADER_BYTES = 512
-CHECKED = 128
-"""The header's checksum covers its bytes from 12 up to here."""
+HEADER_BYTES = 128
 
 CHUNK = 1024 * 1024
 SMALL = 256 * 1024
@@ -47,7 +48,7 @@ KNOWN, EIGHT_BIT_HEADER, EIGHT_BIT_BODY, LEADING_DOTS, TERMINATED, NUL = Content
 
 
 class SpoolHeader(NamedTuple):
-    """The header of a spool file; an envelope offset of 0 means that the file is free."""
+    """The header of a spool file; an envelope offset of 0 means that its slot is free."""
 
     reserved: int
     mail_id: bytes
@@ -82,15 +83,15 @@ class SpoolHeader(NamedTuple):
         )
 
     def encode(self) -> bytes:
-        body = _HEAD.pack(*self).ljust(CHECKED - 12, b"\0")
-        return (MAGIC + _CRC.pack(checksum(body)) + body).ljust(HEADER_BYTES, b"\0")
+        body = _HEAD.pack(*self).ljust(HEADER_BYTES - 12, b"\0")
+        return MAGIC + _CRC.pack(checksum(body)) + body
 
 
 def read_header(block: bytes) -> SpoolHeader | None:
     """Read a header; None when its checksum is wrong, or the file is free."""
-    if len(block) < CHECKED or block[:8] != MAGIC:
+    if len(block) < HEADER_BYTES or block[:8] != MAGIC:
         return None
-    body = block[12:CHECKED]
+    body = block[12:HEADER_BYTES]
     if _CRC.pack(checksum(body)) != block[8:12]:
         return None
     header = SpoolHeader(*_HEAD.unpack_from(body))
@@ -104,58 +105,69 @@ FREE = b""
 """The holder of a free slot: see `SpoolFiles.holder`."""
 
 
+class NewMail(NamedTuple):
+    """A mail that is whole in memory, and its slot. `shape`: its content's, where it is known."""
+
+    slot: int
+    mail_id: bytes
+    content: bytes
+    envelope: bytes
+    accepted_us: int
+    shape: Shape | None = None
+
+
 @dataclass(slots=True)
 class Filling:
-    """A spool file that is being filled, with length and checksum of its content so far."""
+    """A slot that is being filled, with length and checksum of its content so far. `start`: where
+    the slot begins in the file."""
 
     file: File
+    start: int = 0
     length: int = 0
     crc: int = 0
     scanner: Scanner = field(default_factory=Scanner)
 
     def add(self, chunk: bytes) -> None:
         """Write the next piece of content."""
-        self.file.pwrite(HEADER_BYTES + self.length, chunk)
+        self.file.pwrite(self.start + HEADER_BYTES + self.length, chunk)
         self.scanner.feed(chunk)
         self.crc = extended(self.crc, chunk)
         self.length += len(chunk)
 
-    def finish(
-        self,
-        mail_id: bytes,
-        envelope: bytes,
-        accepted_us: int,
-        last: bytes = b"",
-        shape: Shape | None = None,
-    ) -> Shape:
-        """Write the last piece of content, envelope and header, and sync. A mail of one piece is
-        one write. `shape`: that of the content, where it is known. Returns it."""
+    def finish(self, mail: NewMail) -> Shape:
+        """Write the last piece of content, which `mail` has, envelope and header. A mail of one
+        piece is one write. Not durable before `sync`. Returns the shape of the content."""
+        shape, last, envelope = mail.shape, mail.content, mail.envelope
         if shape is None:
             self.scanner.feed(last)
             shape = self.scanner.end()
         length = self.length + len(last)
         header = SpoolHeader(
             reserved=0,
-            mail_id=mail_id,
+            mail_id=mail.mail_id,
             content_length=length,
             envelope_offset=HEADER_BYTES + length,
             envelope_length=len(envelope),
             content_crc=extended(self.crc, last),
             envelope_crc=checksum(envelope),
             header_size=shape.header_size,
-            accepted_us=accepted_us,
+            accepted_us=mail.accepted_us,
             found=_found(shape),
             bare_line_ends=shape.bare_line_ends,
             longest_line=shape.longest_line,
             folds=shape.folds,
         ).encode()
         if self.length:
-            self.file.pwrite(HEADER_BYTES + self.length, last, envelope)
-            self.file.pwrite(0, header)
+            self.file.pwrite(self.start + HEADER_BYTES + self.length, last, envelope)
+            self.file.pwrite(self.start, header)
         else:
-            self.file.pwrite(0, header, last, envelope)
-        self.file.sync()  # the only one before the 250 (SP-9): checksums, no order, prove the rest
+            self.file.pwrite(self.start, header, last, envelope)
         return shape
+
+    def sync(self) -> None:
+        """Make what was written durable: once before the 250 (SP-9), because checksums prove the
+        rest, and no order."""
+        self.file.sync()
 
     def close(self) -> None:
         """Close the file."""
@@ -163,59 +175,68 @@ class Filling:
 
 
 class SpoolFiles:
-    """The spool files of a store, by slot."""
+    """The spool files of a store, and the mails in their slots."""
 
     def __init__(self, files: Files, layout: Layout, kept_open: int = KEPT_OPEN) -> None:
         self._files, self._kept_open = files, kept_open
         self._path = lru_cache(2 * KEPT_OPEN)(layout.spool_file)
         self._idle: OrderedDict[int, File] = OrderedDict()
+        """By the first slot of the file."""
 
-    def begin(self, slot: int) -> Filling:
-        """Open a slot's file to be filled. Raises: StoreFailed, StoreFull."""
-        return Filling(self._taken(slot))
-
-    def store(
-        self,
-        slot: int,
-        mail_id: bytes,
-        content: bytes,
-        envelope: bytes,
-        accepted_us: int,
-        shape: Shape | None = None,
-    ) -> Shape:
-        """Store one mail that is whole in memory. Durable when it returns. `shape`: its content's,
-        where it is known. Returns it."""
-        filling = self.begin(slot)
+    def make(self, slot: int, size: int) -> None:
+        """Make the file of a slot, with space for `size` octets. Its name is not durable."""
+        file = self._files.open(self._path(slot), create=True)
         try:
-            shape = filling.finish(mail_id, envelope, accepted_us, content, shape)
-        except BaseException:
-            filling.close()
-            raise
-        self.keep(slot, filling.file)
-        return shape
-
-    def free(self, slot: int) -> int:
-        """Write zeros over the header (SP-12). Returns the file's size. Not durable."""
-        file = self._taken(slot)
-        try:
-            file.pwrite(0, bytes(HEADER_BYTES))
-            size = file.size()
+            file.allocate(size)
         except BaseException:
             file.close()
             raise
         self.keep(slot, file)
-        return size
+
+    def allocate(self, slot: int, size: int) -> None:
+        """Reserve space up to `size` octets in the file of a slot."""
+        with self._used(slot) as file:
+            file.allocate(size)
+
+    def begin(self, slot: int) -> Filling:
+        """Open a slot's file to be filled. Raises: StoreFailed, StoreFull."""
+        return Filling(self._taken(slot), offset_of(slot))
+
+    def store(self, *mails: NewMail) -> list[Shape]:
+        """Store mails in slots of one file. Durable when it returns. Returns their shapes."""
+        with self._used(mails[0].slot) as file:
+            shapes = [Filling(file, offset_of(each.slot)).finish(each) for each in mails]
+            file.sync()
+        return shapes
+
+    def free(self, slot: int) -> int:
+        """Write zeros over the header (SP-12). Returns the size of a file of its own, otherwise 0.
+        Not durable."""
+        with self._used(slot) as file:
+            file.pwrite(offset_of(slot), bytes(HEADER_BYTES))
+            return 0 if kind_of(slot) else file.size()
+
+    @contextmanager
+    def _used(self, slot: int) -> Iterator[File]:
+        """The file of a slot, for this caller alone; closed after an error, otherwise kept."""
+        file = self._taken(slot)
+        try:
+            yield file
+        except BaseException:
+            file.close()
+            raise
+        self.keep(slot, file)
 
     def remove(self, slot: int) -> None:
-        """Remove a free file. Not durable."""
-        if (file := self._idle.pop(slot, None)) is not None:
+        """Remove the file of a slot, which has no mail. Not durable."""
+        if (file := self._idle.pop(file_of(slot), None)) is not None:
             file.close()
         self._files.unlink(self._path(slot))
 
     def _take(self, slot: int) -> File:
         """Return a slot's file, for this caller alone. Any thread may call, because each operation
         on the table of idle files is atomic."""
-        file = self._idle.pop(slot, None)
+        file = self._idle.pop(file_of(slot), None)
         return file or self._files.open(self._path(slot))
 
     def _taken(self, slot: int) -> File:
@@ -227,7 +248,7 @@ class SpoolFiles:
 
     def keep(self, slot: int, file: File) -> None:
         """Keep a slot's file open for the next caller."""
-        if self._idle.setdefault(slot, file) is not file:
+        if self._idle.setdefault(file_of(slot), file) is not file:
             file.close()
         elif len(self._idle) > self._kept_open:
             self._idle.popitem(last=False)[1].close()
@@ -244,7 +265,7 @@ class SpoolFiles:
         except FileNotFoundError as error:
             raise BlobMissing(f"spool file {slot} is missing") from error
         try:
-            header = read_header(file.pread(0, HEADER_BYTES))
+            header = read_header(file.pread(offset_of(slot), HEADER_BYTES))
             if header is None or header.mail_id != mail_id:
                 raise BlobMissing(f"spool file {slot} does not hold this mail")
         except BaseException:
@@ -261,7 +282,7 @@ class SpoolFiles:
             file = self._take(slot)
         except FileNotFoundError:
             return None
-        data = file.at_hand(0, HEADER_BYTES + length)
+        data = file.at_hand(offset_of(slot), HEADER_BYTES + length)
         self.keep(slot, file)
         header = None if data is None else read_header(data)
         if data is None or header is None or header.mail_id != mail_id:
@@ -273,7 +294,7 @@ class SpoolFiles:
         """Return a mail's content and shape. Raises: BlobMissing when it is damaged or gone."""
         file, header = self.open(slot, mail_id)
         try:
-            content = file.pread(HEADER_BYTES, header.content_length)
+            content = file.pread(content_at(slot), header.content_length)
         finally:
             file.close()
         if len(content) != header.content_length or checksum(content) != header.content_crc:
@@ -285,22 +306,31 @@ class SpoolFiles:
         incomplete file (AMB-3). Raises: StoreDamaged when the envelope cannot be decoded."""
         file = self._files.open(self._path(slot))
         try:
-            header = read_header(file.pread(0, HEADER_BYTES))
-            if header is None or not _is_whole(file, header):
+            start = offset_of(slot)
+            header = read_header(file.pread(start, HEADER_BYTES))
+            if header is None or not _is_whole(file, start, header):
                 return None
-            envelope = file.pread(header.envelope_offset, header.envelope_length)
+            envelope = file.pread(start + header.envelope_offset, header.envelope_length)
         finally:
             file.close()
         if len(envelope) != header.envelope_length or checksum(envelope) != header.envelope_crc:
             return None
         return header, read_envelope(envelope)[1]
 
+    def size(self, slot: int) -> int:
+        """Return the size of a slot's file. Raises: StoreFailed."""
+        file = self._files.open(self._path(slot))
+        try:
+            return file.size()
+        finally:
+            file.close()
+
     def holder(self, slot: int) -> bytes | None:
         """Return the id of the mail that has a slot, by the file's header alone: FREE for zeros,
         None when the header cannot be read. Raises: StoreFailed."""
         file = self._files.open(self._path(slot))
         try:
-            block = file.pread(0, HEADER_BYTES)
+            block = file.pread(offset_of(slot), HEADER_BYTES)
         finally:
             file.close()
         if block == bytes(HEADER_BYTES):
@@ -321,11 +351,16 @@ def _found(shape: Shape) -> int:
     )
 
 
-def _is_whole(file: File, header: SpoolHeader) -> bool:
+def content_at(slot: int) -> int:
+    """Return where the content of a slot begins in its file."""
+    return offset_of(slot) + HEADER_BYTES
+
+
+def _is_whole(file: File, start: int, header: SpoolHeader) -> bool:
     crc = 0
     for offset in range(0, header.content_length, CHUNK):
         length = min(CHUNK, header.content_length - offset)
-        chunk = file.pread(HEADER_BYTES + offset, length)
+        chunk = file.pread(start + HEADER_BYTES + offset, length)
         if len(chunk) < length:
             return False
         crc = extended(crc, chunk)

@@ -131,7 +131,7 @@ def _bytes_of(files: Files, path: PurePath, salvaged: SalvagedLog) -> bytes:
         salvaged.unreadable_parts += 1
         return b""
     try:
-        return b"".join(_pieces(file, 0, file.size(), salvaged))
+        return b"".join(readable(file, 0, file.size(), salvaged))
     except StoreFailed:  # the length is unknown too
         salvaged.unreadable_parts += 1
         return b""
@@ -139,8 +139,9 @@ def _bytes_of(files: Files, path: PurePath, salvaged: SalvagedLog) -> bytes:
         file.close()
 
 
-def _pieces(file: File, offset: int, length: int, salvaged: SalvagedLog) -> Iterator[bytes]:
-    """Yield bytes in the largest pieces that the disk returns: halves, down to a page."""
+def readable(file: File, offset: int, length: int, salvaged: SalvagedLog) -> Iterator[bytes]:
+    """Yield bytes in the largest pieces that the disk returns: halves, down to a page. Zeros stand
+    for those that it does not."""
     try:
         yield file.pread(offset, length)
     except StoreFailed:
@@ -149,8 +150,8 @@ def _pieces(file: File, offset: int, length: int, salvaged: SalvagedLog) -> Iter
             yield bytes(length)
             return
         half = length // 2 // PAGE * PAGE or PAGE
-        yield from _pieces(file, offset, half, salvaged)
-        yield from _pieces(file, offset + half, length - half, salvaged)
+        yield from readable(file, offset, half, salvaged)
+        yield from readable(file, offset + half, length - half, salvaged)
 
 
 def _hold_unreadable(histories: dict[bytes, MailHistory], frame: Frame) -> None:

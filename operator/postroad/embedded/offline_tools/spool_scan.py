@@ -13,10 +13,23 @@ from uuid import UUID
 from postroad.domain.mail.envelope_documents import envelope_of
 from postroad.domain.mail.mail import Envelope
 from postroad.embedded.log.envelopes import EnvelopeRecord
-from postroad.embedded.log.layout import NEW, Layout
+from postroad.embedded.log.layout import (
+    NEW,
+    OWN_FILE,
+    PLACE_SIZES,
+    Layout,
+    file_of,
+    kind_of,
+    offset_of,
+)
 from postroad.embedded.log.slots import slots_on_disk
 from postroad.embedded.log.spool_files import FREE, SpoolFiles, SpoolHeader
-from postroad.embedded.offline_tools.log_salvage import SPOOL_FILE, MailHistory, SalvagedLog
+from postroad.embedded.offline_tools.log_salvage import (
+    SPOOL_FILE,
+    MailHistory,
+    SalvagedLog,
+    readable,
+)
 from postroad.embedded.store.recovery import ALL_FINISHED, as_dead_letter, with_recipients
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.files import Files
@@ -46,7 +59,7 @@ class SpoolScan:
     def records(self) -> Iterator[EnvelopeRecord]:
         """Yield an ENVELOPE for every mail that is not known to be finished; then fill `lost`, and
         move lost files to quarantine. Raises: StoreFailed when a directory cannot be listed."""
-        for slot in slots_on_disk(self._files, self._layout, EVERYWHERE):
+        for slot in self._slots():
             found = self._read(slot)
             if found is None:
                 continue
@@ -63,6 +76,16 @@ class SpoolScan:
             self._quarantine_file(slot)
         self._spool_files.close()
 
+    def _slots(self) -> Iterator[int]:
+        """Yield the slots that can have a mail: of a file the first, and each before its end."""
+        for slot in slots_on_disk(self._files, self._layout, EVERYWHERE):
+            if slot == file_of(slot):
+                end = 0
+                with suppress(StoreFailed):  # `_read` reports it
+                    end = self._spool_files.size(slot)
+            if slot == file_of(slot) or offset_of(slot) < end:
+                yield slot
+
     def _read(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
         """Return header and envelope of the mail in a slot; None when it has no intact one."""
         try:
@@ -77,7 +100,9 @@ class SpoolScan:
             self._holders[slot] = self._spool_files.holder(slot)
         except StoreFailed:
             self._holders[slot] = None
-        self.unfinished_files += slot not in self._unreadable
+        # Most places of a file have no mail: only one with a header was begun.
+        is_begun = kind_of(slot) == OWN_FILE or self._holders[slot] not in (None, FREE)
+        self.unfinished_files += is_begun and slot not in self._unreadable
         return None
 
     def _free(self, slot: int) -> None:
@@ -121,17 +146,36 @@ class SpoolScan:
 
     def _quarantine_file(self, slot: int) -> None:
         """Rename a file for an administrator to inspect: into quarantine or, if that is on another
-        disk, in its directory. Where the disk refuses both, it stays."""
+        disk, in its directory. Of a file that other mails have too, copy the place and free it.
+        Where the disk refuses that, it stays."""
+        target = self._quarantine / f"{SPOOL_FILE}{slot}"
+        if kind_of(slot) != OWN_FILE:
+            with suppress(StoreFailed):
+                self._copy(slot, target)
+                self._spool_files.free(slot)
+            return
         source = self._layout.spool_file(slot)
-        beside = source.with_name(f"{source.name}.damaged")
-        for target in (self._quarantine / f"{SPOOL_FILE}{slot}", beside):
+        for goal in (target, source.with_name(f"{source.name}.damaged")):
             try:
-                self._files.rename(source, target)
+                self._files.rename(source, goal)
             except StoreFailed:
                 continue
             with suppress(StoreFailed):
-                self._files.sync_directory(target.parent)
+                self._files.sync_directory(goal.parent)
             return
+
+    def _copy(self, slot: int, target: PurePath) -> None:
+        """Copy what the disk returns of a place; the rest is zeros. Raises: StoreFailed."""
+        source = self._files.open(self._layout.spool_file(slot))
+        copy = self._files.open(target, create=True)
+        try:
+            pieces = readable(source, offset_of(slot), PLACE_SIZES[kind_of(slot)], self._salvaged)
+            copy.pwrite(0, *pieces)
+            copy.sync()
+        finally:
+            source.close()
+            copy.close()
+        self._files.sync_directory(target.parent)
 
 
 def _record_of(

@@ -16,13 +16,13 @@ from uuid import UUID
 
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Mail
-from postroad.domain.mail.shapes import Shape
 from postroad.domain.values.identifiers import Identifiers
 from postroad.domain.values.instants import microseconds
 from postroad.domain.values.text import to_json
 from postroad.embedded.log.envelopes import domains_of, encode_new
+from postroad.embedded.log.layout import SpoolKind, kind_for
 from postroad.embedded.log.options import StoreLimits, reason_of
-from postroad.embedded.log.spool_files import SMALL, SpoolFiles
+from postroad.embedded.log.spool_files import HEADER_BYTES, SMALL, NewMail, SpoolFiles
 from postroad.embedded.rpc.connection import OwnerConnection
 from postroad.errors import PostroadError, StoreFull
 from postroad.ports.clock import Clock, Randomness
@@ -60,7 +60,7 @@ class SpoolReceiver:
             threads,
         )
         self._identifiers = Identifiers(clock.now, randomness.bits)
-        self._lease: SlotLease | None = None
+        self._leases: dict[SpoolKind, SlotLease] = {}
         self._seconds = deque([0.0], maxlen=LATELY)
         """Times that recent mails took. The minimum is the speed of the disk, because the rest is
         waiting for a processor, which threads do too. The maximum shows a disk that stalls."""
@@ -85,12 +85,14 @@ class SpoolReceiver:
         json = to_json(envelope_value(envelope))
         self._limits.check(json, len(content))
         # Slots of an owner before are never used: the present one may have given them to another.
-        if self._lease is None or self._lease.connection is not connection:
-            self._lease = SlotLease(connection)
-        lease = self._lease
+        kind = kind_for(HEADER_BYTES + len(content) + len(json))
+        lease = self._leases.get(kind)
+        if lease is None or lease.connection is not connection:
+            lease = self._leases[kind] = SlotLease(connection, kind)
         slot = await lease.take()
         mail_id, now_us = self._identifiers.new().bytes, microseconds(self._clock.now())
-        work = partial(self._store_timed, slot, mail_id, content, json, now_us, mail.shape)
+        new_mail = NewMail(slot, mail_id, content, json, now_us, mail.shape)
+        work = partial(self._store_timed, new_mail)
         try:
             await self._run(work, lease, slot, is_small=len(content) <= SMALL)
         except StoreFull:
@@ -111,31 +113,23 @@ class SpoolReceiver:
             call.add_done_callback(partial(_left_behind, lease, slot))
             raise
 
-    def _store_timed(
-        self,
-        slot: int,
-        mail_id: bytes,
-        content: bytes,
-        envelope: bytes,
-        now_us: int,
-        shape: Shape | None,
-    ) -> None:
+    def _store_timed(self, mail: NewMail) -> None:
         began = self._clock.elapsed()
-        self._spool_files.store(slot, mail_id, content, envelope, now_us, shape)
+        self._spool_files.store(mail)
         self._seconds.append((self._clock.elapsed() - began).total_seconds())
 
     async def close(self) -> None:
-        if self._lease is not None:
-            await self._lease.close()
+        for lease in self._leases.values():
+            await lease.close()
         await self._threads.close()
         self._spool_files.close()
 
 
 class SlotLease:
-    """The slots that the owner has leased to one connection."""
+    """The slots of one kind that the owner has leased to one connection."""
 
-    def __init__(self, connection: OwnerConnection) -> None:
-        self.connection = connection
+    def __init__(self, connection: OwnerConnection, kind: SpoolKind) -> None:
+        self.connection, self._kind = connection, kind
         self._free: list[int] = []
         self._requesting: asyncio.Task[None] | None = None
 
@@ -159,7 +153,7 @@ class SlotLease:
 
     async def _request(self) -> None:
         try:
-            self._free[:0] = reversed(await self.connection.call("lend"))
+            self._free[:0] = reversed(await self.connection.call("lend", kind=self._kind))
         finally:
             self._requesting = None
 

@@ -78,7 +78,7 @@ class Serving(Answering):
         return await self._queue.enqueue(mail, arguments["delay"], key=arguments["key"])
 
     async def lease_slots(self, call: int, arguments: Arguments) -> object:
-        slots = await self._queue.lease_slots(MAX_LEASED_SLOTS)
+        slots = await self._queue.lease_slots(MAX_LEASED_SLOTS, arguments["kind"])
         self._leased_slots.update(slots)
         return slots
 

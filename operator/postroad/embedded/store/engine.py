@@ -22,6 +22,7 @@ from postroad.embedded.log.slots import Slots
 from postroad.embedded.log.spool_files import SMALL, Kept, SpoolFiles
 from postroad.embedded.store.envelope_reader import EnvelopeReader
 from postroad.embedded.store.ready_queues import ReadyQueues, Wakeups
+from postroad.embedded.store.spool_writing import SpoolWriter
 from postroad.errors import PostroadError, QueueClosed, StoreFailed
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.files import Files, Threads
@@ -107,6 +108,7 @@ class Engine:
         self.identifiers = Identifiers(clock.now, randomness.bits)
         self.randomness = randomness
         self.spool_files = SpoolFiles(files, layout, options.kept_open)
+        self.spool_writer = SpoolWriter(self.spool_files, mail_threads)
         self.lanes: dict[Lane, LaneLog] = {}
         self.reader = EnvelopeReader(self.lanes, log_threads)
         self.limits = StoreLimits(options, FreeSpace(files, layout, self.elapsed))

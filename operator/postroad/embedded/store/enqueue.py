@@ -4,7 +4,7 @@ The order of the lines is the argument of FORMAT.md 8 for R2.
 Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from uuid import UUID
 
 from postroad.contents import chunks_of
 from postroad.domain.mail.envelope_documents import envelope_value
-from postroad.domain.mail.mail import Content, Mail
+from postroad.domain.mail.mail import Content, Envelope, Mail
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.references import check_same, digest_of, token_of
 from postroad.domain.values.text import to_json
@@ -24,12 +24,13 @@ from postroad.embedded.log.envelopes import (
     with_enqueue_id,
 )
 from postroad.embedded.log.index import KeyIndex
-from postroad.embedded.log.lanes import Written
-from postroad.embedded.log.layout import KEYS, NEW
+from postroad.embedded.log.lanes import LaneLog, Written
+from postroad.embedded.log.layout import KEYS, NEW, OWN_FILE, SpoolKind, file_of, kind_for
 from postroad.embedded.log.records import ENVELOPE, KeyRecord
-from postroad.embedded.log.spool_files import CHUNK, Filling, Kept
+from postroad.embedded.log.spool_files import CHUNK, HEADER_BYTES, Filling, Kept, NewMail
 from postroad.embedded.store.engine import Engine
-from postroad.errors import InvalidInput, StoreFailed, StoreFull
+from postroad.embedded.store.spool_writing import StoredShapes
+from postroad.errors import InvalidInput, PostroadError, StoreFailed, StoreFull
 
 Result = TypeVar("Result")
 
@@ -68,6 +69,16 @@ async def _receive_new(
     engine: Engine, mail: Mail, delay: timedelta, key: tuple[bytes, bytes] | None
 ) -> UUID:
     engine.check()
+    envelope = await _checked(engine, mail)
+    engine.arrival_rate.under_way += 1
+    try:
+        return await _receive(engine, mail, envelope, delay, key)
+    finally:
+        engine.arrival_rate.under_way -= 1
+
+
+async def _checked(engine: Engine, mail: Mail) -> bytes:
+    """Return a mail's envelope in JSON. Raises: InvalidMail, MailTooLarge, StoreFull."""
     envelope = to_json(envelope_value(mail.envelope))
     size = len(mail.content) if isinstance(mail.content, bytes) else 0
     try:
@@ -76,11 +87,7 @@ async def _receive_new(
         if not await engine.make_room():
             raise
         engine.limits.check(envelope, size)
-    engine.arrival_rate.under_way += 1
-    try:
-        return await _receive(engine, mail, envelope, delay, key)
-    finally:
-        engine.arrival_rate.under_way -= 1
+    return envelope
 
 
 async def _receive(
@@ -92,29 +99,39 @@ async def _receive(
 ) -> UUID:
     accepted_us = engine.now_us()
     mail_id = engine.identifiers.new().bytes
-    slot = await engine.slots.take()
+    slot = await engine.slots.take(_kind_for(mail, envelope))
     spooling = _Spooling(engine, slot, mail_id, accepted_us)
     # Synced before the ENVELOPE exists: the log may be durable first, and the 250 without content.
     size, shape = await spooling.store(mail.content, envelope, mail.shape)
     accepted_us = spooling.accepted_us
-    enqueue_id = engine.identifiers.new()
-    record = EnvelopeRecord(
-        mail_id=mail_id,
-        enqueue_id=enqueue_id.bytes,
-        slot=slot,
-        entry_number=0,
-        envelope=mail.envelope,
-        numbers=tuple(range(len(mail.recipients))),
-        accepted_us=accepted_us,
-        enqueued_us=accepted_us,
-        size_bytes=size,
-        due_us=engine.due_after(delay),
-        held=mail.envelope.is_quarantined,
-    )
+    record = _record_of(engine, mail.envelope, slot, mail_id, accepted_us, size)
+    record = record._replace(due_us=engine.due_after(delay))
     kept = (mail.content, shape) if isinstance(mail.content, bytes) else None
     keyed = None if key is None else KeyRecord(mail_id, 0, record.enqueue_id, *key, accepted_us)
     await _accept(engine, record, envelope, kept, keyed)
-    return enqueue_id
+    return UUID(bytes=record.enqueue_id)
+
+
+def _record_of(
+    engine: Engine,
+    envelope: Envelope,
+    slot: int,
+    mail_id: bytes,
+    accepted_us: int,
+    size_bytes: int,
+) -> EnvelopeRecord:
+    return EnvelopeRecord(
+        mail_id=mail_id,
+        enqueue_id=engine.identifiers.new().bytes,
+        slot=slot,
+        entry_number=0,
+        envelope=envelope,
+        numbers=tuple(range(len(envelope.recipients))),
+        accepted_us=accepted_us,
+        enqueued_us=accepted_us,
+        size_bytes=size_bytes,
+        held=envelope.is_quarantined,
+    )
 
 
 async def _accept(
@@ -129,13 +146,26 @@ async def _accept(
     key, if it has one. Raises: QueueClosed, StoreFailed, StoreFull."""
     if keyed is not None:  # durable first: a cut would leave its mail, and a repetition a second
         await engine.lane(KEYS).commit(engine.append_key(keyed))
+    lane, end = _append(engine, record, json, content, keyed)
+    others = engine.arrival_rate.under_way - lane.waiters > 1  # their ENVELOPEs follow soon
+    await lane.durable_at(end, engine.sync_wait * others)
+
+
+def _append(
+    engine: Engine,
+    record: EnvelopeRecord,
+    json: bytes,
+    content: Kept | None,
+    keyed: KeyRecord | None = None,
+) -> tuple[LaneLog, int]:
+    """Append a new mail's ENVELOPE. Returns where: the mail is queued when the lane is durable up
+    to there. Raises: QueueClosed, StoreFailed."""
     written = engine.write(record, json)
     lane = engine.lanes[written.segment.lane]
     # Not behind the wait: a caller that is cancelled there leaves a mail in the log, which then no
     # consumer gets before the next start.
     lane.when_durable(written.end, partial(_admit, engine, record, written, content, keyed))
-    others = engine.arrival_rate.under_way - lane.waiters > 1  # their ENVELOPEs follow soon
-    await lane.durable_at(written.end, engine.sync_wait * others)
+    return lane, written.end
 
 
 def _admit(
@@ -151,6 +181,100 @@ def _admit(
     entry = engine.admit(record, written)
     if not record.due_us and not record.held:
         engine.content_cache.keep(entry, record, content)
+
+
+async def receive_portion(engine: Engine, mails: Sequence[Mail]) -> list[UUID | Exception]:
+    """Queue mails whose contents are in memory, by one sync of each spool file and one of the log.
+    Returns the enqueue id of each mail, or why it is not queued: behind a mail that is refused,
+    none is begun. Raises: QueueClosed, StoreFailed."""
+    engine.check()
+    engine.arrival_rate.under_way += len(mails)
+    portion = _Portion(engine, mails)
+    try:
+        await portion.store()
+        return await portion.queue()
+    finally:
+        engine.arrival_rate.under_way -= len(mails)
+
+
+class _Portion:
+    """Mails that are stored together. `found` has what became of each, by its number."""
+
+    def __init__(self, engine: Engine, mails: Sequence[Mail]) -> None:
+        self._engine, self._mails = engine, mails
+        self._by_file: dict[int, list[tuple[int, NewMail]]] = {}
+        self._stored: dict[int, StoredShapes] = {}
+        self._found: dict[int, UUID | Exception] = {}
+
+    async def store(self) -> None:
+        """Store all mails, durably."""
+        try:
+            await self._give_slots()
+            writer = self._engine.spool_writer
+            for file, mails in self._by_file.items():
+                self._stored[file] = writer.store(*(mail for _, mail in mails))
+            if self._stored:
+                await asyncio.wait(self._stored.values())
+        except BaseException:
+            for file in self._by_file:
+                if (stored := self._stored.get(file)) is None:
+                    self._release(file)
+                else:  # at once, the thread would write on in the files of the next mails
+                    stored.add_done_callback(partial(self._abandon, file))
+            raise
+
+    async def _give_slots(self) -> None:
+        engine, now_us = self._engine, self._engine.now_us()
+        for number, mail in enumerate(self._mails):
+            assert isinstance(mail.content, bytes)
+            try:
+                json = await _checked(engine, mail)
+                slot = await engine.slots.take(_kind_for(mail, json))
+            except PostroadError as error:
+                rest = range(number, len(self._mails))
+                self._found |= dict.fromkeys(rest, error)
+                return
+            new = NewMail(
+                slot, engine.identifiers.new().bytes, mail.content, json, now_us, mail.shape
+            )
+            self._by_file.setdefault(file_of(slot), []).append((number, new))
+
+    async def queue(self) -> list[UUID | Exception]:
+        """Append the ENVELOPEs of the mails that were stored, and return when they are durable."""
+        engine, ends = self._engine, dict[LaneLog, int]()
+        shapes: dict[int, tuple[NewMail, Shape]] = {}
+        for file, mails in self._by_file.items():
+            error = self._stored[file].exception()
+            if isinstance(error, Exception):
+                self._abandon(file, self._stored[file])
+                self._found |= dict.fromkeys((number for number, _ in mails), error)
+                continue
+            for (number, mail), shape in zip(mails, self._stored[file].result(), strict=True):
+                shapes[number] = mail, shape
+        for number, (mail, shape) in sorted(shapes.items()):
+            record = _record_of(
+                engine,
+                self._mails[number].envelope,
+                mail.slot,
+                mail.mail_id,
+                mail.accepted_us,
+                len(mail.content),
+            )
+            lane, end = _append(engine, record, mail.envelope, (mail.content, shape))
+            ends[lane] = end
+            self._found[number] = UUID(bytes=record.enqueue_id)
+        for lane, end in ends.items():
+            await lane.durable_at(end)
+        return [self._found[number] for number in range(len(self._mails))]
+
+    def _abandon(self, file: int, stored: StoredShapes) -> None:
+        """Release slots that no ENVELOPE names, unless the disk refused a write."""
+        if stored.cancelled() or not isinstance(stored.exception(), StoreFailed | StoreFull):
+            self._release(file)
+
+    def _release(self, file: int) -> None:
+        for _, mail in self._by_file[file]:
+            self._engine.slots.release(mail.slot)
 
 
 def accept_stored(
@@ -176,8 +300,14 @@ def accept_stored(
     return enqueue_id, lane.durable_at(written.end, engine.sync_wait * is_crowded)
 
 
+def _kind_for(mail: Mail, envelope: bytes) -> SpoolKind:
+    if not isinstance(mail.content, bytes):
+        return OWN_FILE
+    return kind_for(HEADER_BYTES + len(mail.content) + len(envelope))
+
+
 class _Spooling:
-    """Stores one mail in its spool file. After an error it releases the slot."""
+    """Stores one mail in its slot. After an error it releases the slot."""
 
     def __init__(self, engine: Engine, slot: int, mail_id: bytes, accepted_us: int) -> None:
         self._engine, self._slot = engine, slot
@@ -192,21 +322,27 @@ class _Spooling:
         returns. `shape`: that of a content in memory, where it is known."""
         try:
             if isinstance(content, bytes):
-                return len(content), await self._run(self._store_whole, content, envelope, shape)
+                mail = self._mail(content, envelope, shape)
+                (shape,) = await self._wait(self._engine.spool_writer.store(mail))
+                return len(content), shape
             return await self._store_stream(chunks_of(content, CHUNK), envelope)
         except BaseException as error:
             self._abandon(is_sound=not isinstance(error, StoreFailed | StoreFull))
             raise
 
+    def _mail(self, content: bytes, envelope: bytes, shape: Shape | None = None) -> NewMail:
+        return NewMail(self._slot, self._mail_id, content, envelope, self.accepted_us, shape)
+
     async def _run(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Run in a thread, which goes on when the caller is cancelled."""
-        call = asyncio.ensure_future(self._engine.mail_threads.run(work, *arguments))
+        """Run in a thread."""
+        return await self._wait(
+            asyncio.ensure_future(self._engine.mail_threads.run(work, *arguments))
+        )
+
+    async def _wait(self, call: asyncio.Future[Result]) -> Result:
+        """Wait for a call that goes on when the caller is cancelled."""
         self._call = call  # before the wait: `_abandon` has to know the thread that still writes
         return await asyncio.shield(call)
-
-    def _store_whole(self, content: bytes, envelope: bytes, shape: Shape | None) -> Shape:
-        store = self._engine.spool_files.store
-        return store(self._slot, self._mail_id, content, envelope, self.accepted_us, shape)
 
     async def _store_stream(
         self, chunks: AsyncIterator[bytes], envelope: bytes
@@ -219,7 +355,7 @@ class _Spooling:
             engine.limits.check_room(len(chunk))
             await self._run(filling.add, chunk)
         self.accepted_us = engine.now_us()  # a stream may have taken hours
-        shape = await self._run(filling.finish, self._mail_id, envelope, self.accepted_us)
+        shape = await self._run(_finish, filling, self._mail(b"", envelope))
         filling.close()
         return filling.length, shape
 
@@ -237,3 +373,9 @@ class _Spooling:
             self._filling.close()
         if is_sound:  # where the disk refused a write, the slot waits for the next start
             self._engine.slots.release(self._slot)
+
+
+def _finish(filling: Filling, mail: NewMail) -> Shape:
+    shape = filling.finish(mail)
+    filling.sync()
+    return shape

@@ -1,7 +1,7 @@
 """`MailQueue` over a store that this process owns."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -11,10 +11,11 @@ from uuid import UUID
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
+from postroad.embedded.log.layout import SpoolKind
 from postroad.embedded.log.options import reason_of
 from postroad.embedded.store import administration, leases
 from postroad.embedded.store.engine import Engine
-from postroad.embedded.store.enqueue import accept_stored, receive
+from postroad.embedded.store.enqueue import accept_stored, receive, receive_portion
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.errors import PostroadError, StoreFull
@@ -81,13 +82,27 @@ class OwnedQueue(Administration):
         self._enqueue_seconds.observe(seconds)
         return enqueue_id
 
+    async def enqueue_portion(self, mails: Sequence[Mail]) -> list[UUID | Exception]:
+        """See `enqueue.receive_portion`."""
+        began = self.engine.clock.elapsed()
+        found = await receive_portion(self.engine, mails)
+        seconds = (self.engine.clock.elapsed() - began).total_seconds()
+        for each in found:
+            if isinstance(each, UUID):
+                self._enqueued.inc()
+                self._enqueue_seconds.observe(seconds)
+        for error in {id(each): each for each in found if not isinstance(each, UUID)}.values():
+            self.count_failure(reason_of(error))
+        return found
+
     @property
     def incoming(self) -> Path:
         return Path(self.engine.layout.incoming)
 
     def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
         # A pool of free files is room: the mail that needs it empties the pool.
-        return self.engine.limits.has_room(size_bytes, is_taken=is_taken) or bool(self.engine.slots)
+        engine = self.engine
+        return engine.limits.has_room(size_bytes, is_taken=is_taken) or engine.slots.has_surplus
 
     def accept_stored(self, payload: bytes, leased: set[int]) -> tuple[UUID, asyncio.Future[None]]:
         """See `enqueue.accept_stored`."""
@@ -100,8 +115,8 @@ class OwnedQueue(Administration):
         queued.add_done_callback(partial(self._count_stored, began))
         return enqueue_id, queued
 
-    async def lease_slots(self, most: int) -> list[int]:
-        """Return slots that another process may fill. Raises: StoreFull, StoreFailed."""
+    async def lease_slots(self, most: int, kind: SpoolKind) -> list[int]:
+        """Return slots of a kind that another process may fill. Raises: StoreFull, StoreFailed."""
         self.engine.check()
         try:
             self.engine.limits.check_room(0)
@@ -109,7 +124,7 @@ class OwnedQueue(Administration):
             if not await self.engine.make_room():
                 raise
             self.engine.limits.check_room(0)
-        return await self.engine.slots.lease(most)
+        return await self.engine.slots.lease(most, kind)
 
     def count_failure(self, reason: str) -> None:
         """Count a mail that was refused, here or by a process that stores mails for this one."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.frames import extended
-from postroad.embedded.log.spool_files import CHUNK, HEADER_BYTES, SpoolHeader
+from postroad.embedded.log.spool_files import CHUNK, SpoolHeader, content_at
 from postroad.embedded.store.engine import Engine
 from postroad.errors import BlobMissing
 from postroad.ports.files import File
@@ -35,7 +35,7 @@ async def in_chunks(engine: Engine, record: EnvelopeRecord) -> AsyncGenerator[by
         crc, length = 0, header.content_length
         for offset in range(0, length, CHUNK):
             wanted = min(CHUNK, length - offset)
-            chunk = await run(file.pread, HEADER_BYTES + offset, wanted)
+            chunk = await run(file.pread, content_at(record.slot) + offset, wanted)
             crc = extended(crc, chunk)
             is_last = offset + wanted == length
             if len(chunk) < wanted or (is_last and crc != header.content_crc):
