@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from postroad.controller.kubernetes.api import JOB, POD
-from postroad.controller.pods.jobs import JOB_OF_POD
+from postroad.controller.pods.pods import JOB_OF_POD
 from postroad.errors import KubernetesConflict
 from postroad.ports.kubernetes import Object
 from support.memory.kubernetes.client import MemoryKubernetes

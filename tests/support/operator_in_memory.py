@@ -20,7 +20,7 @@ from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import Absences, Indexes
 from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.controller.spec.queue_resource import Queue
-from postroad.controller.status.status import Status, composed
+from postroad.controller.status.conditions import Status, composed
 from postroad.controller.status.status_writer import StatusWriter
 from postroad.ports.kubernetes import Kind, Object
 from support import resources

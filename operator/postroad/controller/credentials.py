@@ -23,8 +23,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from postroad.controller.kubernetes.actions import log_action
-from postroad.controller.kubernetes.api import CONFIG_MAP, SECRET
+from postroad.controller.kubernetes.api import CONFIG_MAP, SECRET, log_action
 from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Reads
 from postroad.controller.spec.cluster import QueueClusterSpec

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import REGISTRY
 
 from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT
-from postroad.controller.mailqueue.other_autoscalers import PATIENCE
+from postroad.controller.mailqueue.autoscaling import PATIENCE
 from postroad.ports.kubernetes import Kind, Object
 from support.deployments import scale
 from support.manual_loop import move, run

@@ -10,22 +10,20 @@ import pytest
 
 from postroad.controller.status.conditions import (
     Finding,
+    Report,
     Truth,
     advice,
     bad,
+    composed,
     conclude,
     conditions,
     failed,
     good,
-    shortened,
-    unknown,
-)
-from postroad.controller.status.status import (
-    Report,
-    composed,
     hash_of_spec,
     paused_report,
     servers_are_good,
+    shortened,
+    unknown,
     wants_retry,
 )
 from postroad.controller.status.status_writer import Announcement, announcements, event_object

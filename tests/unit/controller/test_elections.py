@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from postroad.controller.run.leases import (
+from postroad.controller.run.elector import (
     Candidacy,
     GetLease,
     LeaseRecord,

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from postroad.controller.kubernetes.api import LEASE
-from postroad.controller.run.elector import Elector, LeasePlace
-from postroad.controller.run.leases import LOST, Fence, Watchdog
+from postroad.controller.run.elector import LOST, Elector, Fence, LeasePlace, Watchdog
 from postroad.errors import (
     KubernetesConflict,
     KubernetesRefused,

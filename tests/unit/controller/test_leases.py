@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from postroad.controller.run.leases import (
+from postroad.controller.run.elector import (
     Candidacy,
     GetLease,
     LeaseRecord,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from postroad.controller.cluster.operator_assignment import (
+from postroad.controller.cluster.clusters import (
     WATCHED_NAMESPACES,
     is_assigned_elsewhere,
 )

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from prometheus_client import REGISTRY
 
 from postroad.controller.kubernetes.api import CONFIG_MAP, DEPLOYMENT, MAIL_QUEUE
-from postroad.controller.kubernetes.resource_states import ResourceStates
+from postroad.controller.status.status_writer import ResourceStates
 from postroad.domain.queues.names import QueueName
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run

@@ -14,7 +14,7 @@ from postroad.adapters.clocks import MachineClock
 from postroad.cli.processes.operator_command import operator
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.controller.run import program
-from postroad.controller.spec.other_release import unknown_parts
+from postroad.controller.run.program import unknown_parts
 from postroad.domain.configuration.documents import to_document
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, api_over_http

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.cluster.quotas import granted_workers, with_a_place
+from postroad.controller.cluster.users import granted_workers, with_a_place
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.reads import PATIENCE
 from postroad.ports.kubernetes import Object

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.cluster.facts import ClusterFacts, KnownFacts
+from postroad.controller.cluster.clusters import ClusterFacts, KnownFacts
 from postroad.controller.kubernetes.api import FINALIZER, INSTANCE, LAST_APPLIED, Key
-from postroad.controller.mailqueue.scope import (
+from postroad.controller.mailqueue.plan import (
     LastCheck,
     LastReconcile,
     Scope,

@@ -15,7 +15,7 @@ from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.controller.spec.parts import MAX_LEVELS
 from postroad.controller.spec.task import MailQueueTaskSpec
-from postroad.controller.status.attempts import invalid_fields
+from postroad.controller.status.conditions import invalid_fields
 from support import spec_cases
 from support.kubectl import documents_in
 from support.structural_schema import structural_schema

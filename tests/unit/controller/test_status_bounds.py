@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 
 from postroad import errors
 from postroad.cli.processes.operator_command import operator
-from postroad.controller.cluster.operator_assignment import MAX_WATCHED, watched_namespaces
-from postroad.controller.cluster.tried_versions import MAX_VERSION
+from postroad.controller.cluster.clusters import MAX_WATCHED, watched_namespaces
+from postroad.controller.cluster.health import MAX_VERSION
 from postroad.controller.mailqueue.deletion_progress import DeletionProgress, why
 from postroad.controller.mailqueue.pipeline_runs import summary
 from postroad.controller.pods.manifests import WORKER, selector
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status import conditions as condition
-from postroad.controller.status.conditions import bad, shortened
-from postroad.controller.status.status import Report, composed
+from postroad.controller.status.conditions import Report, bad, composed, shortened
 from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.configuration.consistency import REASON_BYTES
 from postroad.domain.configuration.documents import to_document

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.cluster.tables import (
+from postroad.controller.cluster.plans import (
     Need,
     need_of,
     refused_by_lifetime,

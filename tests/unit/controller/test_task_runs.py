@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.pods.jobs import JOB_OF_POD
+from postroad.controller.pods.pods import JOB_OF_POD
 from postroad.controller.task.runs import run_of
 
 JOB: dict[str, Any] = {"metadata": {"name": "spam-1"}, "status": {"active": 1}}

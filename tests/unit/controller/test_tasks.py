@@ -21,7 +21,7 @@ from postroad.controller.kubernetes.api import (
     USER_SINCE,
 )
 from postroad.controller.status.conditions import timestamp
-from postroad.controller.task.phases import first_of
+from postroad.controller.task.runs import first_of
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Object
 from support.jobs import JobPods

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from postroad.controller.cluster.tried_versions import MAX_VERSION, TRIED, tried, versions_of
+from postroad.controller.cluster.health import MAX_VERSION, TRIED, tried, versions_of
 from postroad.errors import ViewUnavailable
 from postroad.ports.servers import Checked
 from stack import kube, s3, tools

@@ -17,9 +17,8 @@ import click
 
 from postroad.cli.kubectl.plugin import Kubectl, Resource, with_kubectl
 from postroad.controller.kubernetes.api import GROUP, INSTANCE, QUEUE_CLUSTER
-from postroad.controller.pods.command_pods import command_container, command_pod
 from postroad.controller.pods.manifests import INTAKE, WORKER, labels
-from postroad.controller.pods.pods import pod_template
+from postroad.controller.pods.pods import command_container, command_pod, pod_template
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import PodContext, Queue, cluster_of_pods
 from postroad.domain.queues.names import QueueName

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import click
 
 from postroad.cli.processes.event_loop import MANY_KEPT, run_long
-from postroad.controller.cluster.operator_assignment import MAX_WATCHED
+from postroad.controller.cluster.clusters import MAX_WATCHED
 from postroad.controller.run.workqueue import TASKS
 from postroad.telemetry import logs
 

@@ -14,8 +14,14 @@ from enum import Enum, auto
 from postroad import errors
 from postroad.controller.cluster.plans import Holder, KeyspacePlan, QueuePlace
 from postroad.controller.cluster.users import ClusterUsers
-from postroad.controller.kubernetes.actions import log_action
-from postroad.controller.kubernetes.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
+from postroad.controller.kubernetes.api import (
+    ADOPT,
+    MAIL_QUEUE,
+    NAMESPACE,
+    QUEUE_CLUSTER,
+    Key,
+    log_action,
+)
 from postroad.controller.reads import PATIENCE, Absences
 from postroad.controller.spec.queue_resource import cluster_of
 from postroad.distributed.maintenance.erasure import Part

@@ -1,8 +1,16 @@
-"""Access to QueueClusters: their servers, their tables, which are changed one at a time."""
+"""Access to QueueClusters: their servers, their tables, which are changed one at a time; and the
+one of several operators that each is assigned to.
+
+An operator of some namespaces sees their MailQueues alone. Tables computed over these would not
+fit the others, and a QueueCluster that none of these uses would be let go. So an operator
+leaves a QueueCluster and its MailQueues alone while the operator that its status names watches a
+namespace that this one does not. The API server decides between two at once, by the version of the
+status."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
@@ -12,13 +20,7 @@ from pydantic import ValidationError
 
 from postroad import errors
 from postroad.controller.cluster.claims import Claims
-from postroad.controller.cluster.facts import KnownFacts
-from postroad.controller.cluster.operator_assignment import (
-    assigned_elsewhere,
-    is_assigned_elsewhere,
-)
-from postroad.controller.cluster.plans import Holder, KeyspacePlan
-from postroad.controller.cluster.tables import need_of, table_options
+from postroad.controller.cluster.plans import Holder, KeyspacePlan, need_of, table_options
 from postroad.controller.cluster.users import ClusterUsers
 from postroad.controller.credentials import (
     NO_CREDENTIALS,
@@ -27,22 +29,146 @@ from postroad.controller.credentials import (
     Connections,
     read_credentials,
 )
-from postroad.controller.kubernetes.actions import log_action
-from postroad.controller.kubernetes.api import QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import QUEUE_CLUSTER, log_action
+from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Absences, Reads
 from postroad.controller.spec.cluster import DEFAULT_CLASS, Cassandra, QueueClusterSpec, spec_of
 from postroad.controller.spec.queue_resource import Queue, adopted_by
-from postroad.controller.status.attempts import count_error, ends_reconcile
 from postroad.controller.status.conditions import (
     BLOBS_READY,
     BROKER_READY,
     VIEW_READY,
     Finding,
+    count_error,
+    ends_reconcile,
     failed,
 )
+from postroad.errors import KubernetesUnavailable, ResourceConflict
 from postroad.ports.kubernetes import Kubernetes, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.ports.view import SchemaChanges, TableOptions
+
+ALL = "*"
+"""Stands for all namespaces."""
+
+WATCHED_NAMESPACES = "watchedNamespaces"
+"""The field of the status."""
+
+MAX_WATCHED = 1000
+"""Namespaces that one operator may name, and the field has room for; it watches all without."""
+
+
+def watched_namespaces(namespaces: Sequence[str]) -> list[str]:
+    """Return what an operator of these namespaces writes into the status; none: all.
+
+    >>> watched_namespaces(["mail", "infra"]), watched_namespaces([])
+    (['infra', 'mail'], ['*'])
+    """
+    return sorted(set(namespaces)) or [ALL]
+
+
+def is_assigned_elsewhere(found: Mapping[str, Any], namespaces: Sequence[str]) -> bool:
+    """True if a QueueCluster is assigned to an operator that watches more than these namespaces."""
+    recorded = set((found.get("status") or {}).get(WATCHED_NAMESPACES) or ())
+    return bool(namespaces) and not recorded <= set(namespaces)
+
+
+def is_left(cluster: Mapping[str, Any], queue_in: str, namespaces: Sequence[str]) -> bool:
+    """True if the operator that a QueueCluster is assigned to reconciles its MailQueues of a
+    namespace too, so that this one leaves them alone."""
+    recorded = (cluster.get("status") or {}).get(WATCHED_NAMESPACES) or ()
+    return is_assigned_elsewhere(cluster, namespaces) and (ALL in recorded or queue_in in recorded)
+
+
+def assigned_elsewhere(found: Mapping[str, Any], namespaces: Sequence[str]) -> ResourceConflict:
+    """Return the error about such a QueueCluster."""
+    metadata = found["metadata"]
+    recorded = (found.get("status") or {}).get(WATCHED_NAMESPACES) or ()
+    place = f"{metadata['namespace']}/{metadata['name']}"
+    return ResourceConflict(
+        f"QueueCluster {place} is assigned to an operator that watches {_named(recorded)},"
+        f" and this one watches {_named(watched_namespaces(namespaces))}",
+        hint="let one operator watch all namespaces with MailQueues of the QueueCluster; where the"
+        f" other one is gone for good, remove {WATCHED_NAMESPACES} from the QueueCluster's status",
+    )
+
+
+def _named(recorded: Sequence[str]) -> str:
+    return "all namespaces" if ALL in recorded else f"namespaces {', '.join(recorded)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """The facts as the reconcile of a QueueCluster finds them: which servers answer, and texts that
+    change with the Secrets of the QueueCluster and of other namespaces with MailQueues."""
+
+    answers: Mapping[str, bool]
+    connection: str | None
+    secrets: Mapping[str, str]
+    conflict: str | None = None
+    """Why the QueueCluster does not have its keyspace."""
+
+    @property
+    def of_all(self) -> tuple[object, ...]:
+        """Facts that MailQueues of every namespace depend on."""
+        return self.answers, self.connection, self.conflict
+
+
+class KnownFacts:
+    """The facts about each QueueCluster as they were last found, and how often they changed: a
+    MailQueue that saw another number has to be reconciled in full."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, ClusterFacts] = {}
+        self._changes: Counter[tuple[str, str | None]] = Counter()
+
+    def of(self, uid: str) -> ClusterFacts | None:
+        """Return the facts as they were last recorded."""
+        return self._known.get(uid)
+
+    def record(self, uid: str, facts: ClusterFacts) -> None:
+        """Record the facts as they are now. The first ones are no change."""
+        before = self._known.get(uid, facts)
+        self._known[uid] = facts
+        if facts.of_all != before.of_all:
+            self._changes[uid, None] += 1
+        for namespace in facts.secrets.keys() | before.secrets.keys():
+            if facts.secrets.get(namespace) != before.secrets.get(namespace):
+                self._changes[uid, namespace] += 1
+
+    def version(self, uid: str, namespace: str) -> tuple[int, int]:
+        """Return numbers that change with the facts that MailQueues of a namespace depend on."""
+        return self._changes[uid, None], self._changes[uid, namespace]
+
+    def forget(self, uid: str) -> None:
+        """Forget a QueueCluster that is gone. Idempotent."""
+        self._known.pop(uid, None)
+        for each in [key for key in self._changes if key[0] == uid]:
+            del self._changes[each]
+
+
+async def secrets_of(
+    api: Reads, cluster: Object, queues: Sequence[Object], known: ClusterFacts | None
+) -> dict[str, str]:
+    """Return a text for each other namespace with MailQueues of a QueueCluster, which changes with
+    the Secrets that their pods read. It stays as `known` where the API server does not answer."""
+    try:
+        spec = QueueClusterSpec.model_validate(cluster["spec"])
+    except ValidationError:
+        return {}
+    own = cluster["metadata"]["namespace"]
+    found = {}
+    for namespace in sorted({each["metadata"]["namespace"] for each in queues} - {own}):
+        try:
+            shared = spec.rabbitmq.users is None
+            read = await read_credentials(api, namespace, spec, with_broker_login=shared)
+            found[namespace] = hash_of(read.versions)
+        except UNREADABLE as error:
+            found[namespace] = str(error)
+        except KubernetesUnavailable:
+            found[namespace] = known.secrets.get(namespace, "") if known else ""
+    return found
+
 
 T = TypeVar("T")
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from postroad.controller.cluster.clusters import Cluster
-from postroad.controller.kubernetes.actions import log_action, log_repair
 from postroad.controller.kubernetes.api import (
     CLUSTER_ROLE_BINDING,
     CONSOLE,
     DEPLOYMENT,
     MANAGED_BY,
     QUEUE_CLUSTER,
+    log_action,
+    log_repair,
 )
 from postroad.controller.kubernetes.drift import ApplyResponses, repair_of
 from postroad.controller.pods.console_pods import KINDS, account_of, console_children
@@ -23,9 +24,7 @@ from postroad.controller.pods.readiness import deployment_facts, shortage
 from postroad.controller.spec.cluster import class_of_cluster, spec_of
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.status import conditions as condition
-from postroad.controller.status.attempts import attempt
-from postroad.controller.status.conditions import bad, good
-from postroad.controller.status.status import Report
+from postroad.controller.status.conditions import Report, attempt, bad, good
 from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidQueueName, KubernetesRefused, NameTaken
 from postroad.ports.clock import Clock

@@ -7,8 +7,13 @@ servers. Every other resource can be deleted while no operator runs."""
 from collections.abc import Sequence
 
 from postroad.controller.cluster.clusters import Clusters
-from postroad.controller.kubernetes.actions import log_action
-from postroad.controller.kubernetes.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, has_finalizer
+from postroad.controller.kubernetes.api import (
+    FINALIZER,
+    MAIL_QUEUE,
+    QUEUE_CLUSTER,
+    has_finalizer,
+    log_action,
+)
 from postroad.controller.spec.parts import allowed_by
 from postroad.controller.spec.queue_resource import cluster_of, is_erased_with_its_resource
 from postroad.ports.kubernetes import Kind, Kubernetes, Object

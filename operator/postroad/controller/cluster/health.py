@@ -1,40 +1,45 @@
 """Reconciles QueueClusters: checks their servers, creates their tables, writes their status."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from postroad.controller.cluster.clusters import CONDITIONS, Clusters
-from postroad.controller.cluster.consoles import Consoles
-from postroad.controller.cluster.finalizers import Finalizers
-from postroad.controller.cluster.operator_assignment import (
+from postroad.controller.cluster.clusters import (
+    CONDITIONS,
     WATCHED_NAMESPACES,
+    Clusters,
     assigned_elsewhere,
     is_assigned_elsewhere,
     watched_namespaces,
 )
+from postroad.controller.cluster.consoles import Consoles
+from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.plans import KeyspacePlan
 from postroad.controller.cluster.queue_logins import QueueLogins
-from postroad.controller.cluster.tried_versions import tried, versions_of
-from postroad.controller.kubernetes.actions import log_repair
-from postroad.controller.kubernetes.api import NAMESPACE, QUEUE_CLUSTER, Key
+from postroad.controller.kubernetes.api import NAMESPACE, QUEUE_CLUSTER, Key, log_repair
 from postroad.controller.pods.upgrades import Upgrades, named
 from postroad.controller.reads import User, key_of
 from postroad.controller.spec.cluster import pace_of
 from postroad.controller.spec.parts import allowed_by
 from postroad.controller.status import conditions as condition
-from postroad.controller.status.attempts import attempt
 from postroad.controller.status.conditions import (
+    CONFLICT,
     Finding,
+    Report,
+    Status,
     Truth,
     advice,
+    attempt,
     bad,
+    composed,
     failed,
     good,
+    hash_of_spec,
+    shortened,
     unknown,
 )
-from postroad.controller.status.status import CONFLICT, Report, Status, composed, hash_of_spec
 from postroad.controller.status.status_writer import WARNING, Announcement, StatusWriter
 from postroad.domain.values.instants import format_duration
 from postroad.ports.clock import Clock
@@ -303,3 +308,43 @@ def undone_alterations(
         "options of tables were altered, by hand or by another QueueCluster over this keyspace, "
         f"and are as declared here again: {tables}"
     )
+
+
+TRIED: Mapping[str, tuple[str, ...]] = {"rabbitmq": ("3.10", "4.3"), "cassandra": ("5.0",)}
+"""Series of versions that the tests ran with: docs/versions.md. Object stores report none."""
+
+MAX_VERSION = 128
+"""Characters of a server's version; the CRD allows no more."""
+
+_SERIES = re.compile(r"\d+\.\d+(?!\d)")
+
+
+def versions_of(checked: Mapping[str, Checked]) -> dict[str, str]:
+    """Return the version of each server that reported one, as the status has it."""
+    found = {server: each.version for server, each in checked.items() if each.version}
+    return {server: shortened(version, MAX_VERSION) for server, version in found.items()}
+
+
+def tried(checked: Mapping[str, Checked]) -> Finding:
+    """Return whether the tests of this release ran with the servers' versions. A fix release within
+    a series counts as tried."""
+    found = versions_of(checked)
+    others = [
+        f"{server} {found[server]}: tried with {' and '.join(series)}"
+        for server, series in TRIED.items()
+        if server in found and _series(found[server]) not in series
+    ]
+    if others:
+        message = f"this release was never tried with {'; '.join(others)}"
+        return advice(condition.VERSIONS_TRIED, "NeverTried", message)
+    if unknown := [server for server in TRIED if server not in found]:
+        message = f"not known of {', '.join(unknown)}"
+        return Finding(
+            condition.VERSIONS_TRIED, Truth.UNKNOWN, "NotAllKnown", message, advisory=True
+        )
+    return good(condition.VERSIONS_TRIED, "this release was tried with these versions", "Tried")
+
+
+def _series(version: str) -> str:
+    found = _SERIES.match(version)
+    return found[0] if found else ""

@@ -19,8 +19,7 @@ from pydantic import SecretStr
 
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.plans import BrokerPlan, Holder
-from postroad.controller.kubernetes.actions import log_action, log_repair
-from postroad.controller.kubernetes.api import ROTATE, SECRET, USER_SINCE
+from postroad.controller.kubernetes.api import ROTATE, SECRET, USER_SINCE, log_action, log_repair
 from postroad.controller.pods.manifests import QUEUE, belongs_to, is_owned, owned_child
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.conditions import timestamp

@@ -1,10 +1,18 @@
-"""Names of the API group, and of what the operator writes into Kubernetes objects."""
+"""Names of the API group, and of what the operator writes into Kubernetes objects; logs of what it
+does.
 
-from collections.abc import Mapping
+Each line of a log names the resource whose reconcile did it. Reads, and what a reconcile finds as
+it should be, get none, so that a cluster at rest logs nothing."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from postroad.ports.kubernetes import Kind
+from postroad.telemetry import logs, metrics
 
 GROUP = "postroad.dev"
 VERSION = "v1beta1"
@@ -133,3 +141,42 @@ def console_audience(namespace: str, cluster: str) -> str:
 def has_finalizer(found: Mapping[str, Any]) -> bool:
     """True if a resource has the operator's finalizer."""
     return FINALIZER in (found["metadata"].get("finalizers") or [])
+
+
+_log = logs.logger("controller")
+_numbers = count(1)
+_about: ContextVar[dict[str, Any] | None] = ContextVar("about", default=None)
+
+
+@contextmanager
+def reconciling(key: Key) -> Iterator[None]:
+    """Let the lines until the end of the block name a resource, and the number of this reconcile,
+    also those of tasks that begin there."""
+    token = _about.set({"resource": str(key), "reconcile": next(_numbers)})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+def read(found: Mapping[str, Any]) -> None:
+    """Let the lines from now on name the generation of the resource."""
+    if (fields := _about.get()) is not None:
+        fields["generation"] = found["metadata"].get("generation")
+
+
+def log_action(event: str, **fields: Any) -> None:
+    """Log an action at INFO."""
+    _log.info(event, **(_about.get() or {}), **fields)
+
+
+def log_repair(what: str, **fields: Any) -> None:
+    """Log and count what another process had changed or deleted, and is as declared again: a child,
+    queues, a bucket, tables, options, or a user."""
+    metrics.REPAIRS.labels(what).inc()
+    log_action("repaired", what=what, **fields)
+
+
+def log_unexpected(event: str, **fields: Any) -> None:
+    """Log the error that is being handled, with its traceback."""
+    _log.exception(event, **(_about.get() or {}), **fields)

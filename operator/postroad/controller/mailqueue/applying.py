@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from postroad.controller.kubernetes.actions import log_action, log_repair
 from postroad.controller.kubernetes.api import (
     CHILDREN,
     COMPONENT,
     INSTANCE,
     MANAGED_BY,
     ROLE_BINDING,
+    log_action,
+    log_repair,
 )
 from postroad.controller.kubernetes.drift import ApplyResponses, repair_of, rewritten_fields
 from postroad.controller.pods.manifests import INTAKE, QUEUE, WORKER, Child, belongs_to
@@ -19,8 +20,7 @@ from postroad.controller.pods.pipeline_children import PIPELINE
 from postroad.controller.reads import owner_of, version_of
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status import conditions as condition
-from postroad.controller.status.attempts import attempt
-from postroad.controller.status.conditions import Finding
+from postroad.controller.status.conditions import Finding, attempt
 from postroad.errors import KubernetesRefused, NameTaken
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 

@@ -11,26 +11,38 @@ there are at most `MAX_CHANGES` in `PERIOD`: the last one goes to the bound, so 
 lacking.
 
 A process that begins takes over the number that the Deployment has, and keeps it for as long as any
-other. Source: ADR 0082."""
+other. Source: ADR 0082.
+
+Another autoscaler may have the replicas. Who wrote replicas last does not tell: one that is deleted
+leaves its name in `managedFields`, and some write under names of their own. So the autoscalers
+themselves are asked, but only about an object whose scale another process wrote."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from math import floor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from postroad.controller.cluster.plans import ViewPlan
-from postroad.controller.kubernetes.actions import log_unexpected
-from postroad.controller.kubernetes.api import Key
+from postroad.controller.kubernetes.api import (
+    AUTOSCALED,
+    AUTOSCALERS,
+    DEPLOYMENT,
+    Key,
+    log_unexpected,
+)
+from postroad.controller.kubernetes.drift import hash_in
+from postroad.controller.reads import Absences
 from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.queue_resource import Queue
 from postroad.domain.queues.documents import Sizes
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kubernetes, Object
 
 SETTLE = timedelta(minutes=2)
 """Time after a change until there are more workers, or what they brought is judged: pods start, and
@@ -369,3 +381,43 @@ class Wakening:
             return True
         self._failed[uid] = self._clock.elapsed()
         return False
+
+
+LOOK = timedelta(seconds=15)
+"""Interval at which an autoscaler that decides is looked for: no watch brings them."""
+
+PATIENCE = timedelta(seconds=30)
+"""Time for which the replicas stay as an autoscaler left them: one that is replaced comes back, and
+pods that it made would be gone meanwhile."""
+
+
+async def keeps_replicas(api: Kubernetes, absences: Absences, present: Object | None) -> bool:
+    """True if an autoscaler has the replicas of a Deployment, or had them just before it went.
+    Raises: KubernetesError."""
+    if present is None:
+        return False
+    uid = present["metadata"]["uid"]
+    has_autoscaler = await is_autoscaled(api, present)
+    if has_autoscaler or not hash_in(present, AUTOSCALED):
+        absences.end(uid)
+        return has_autoscaler
+    return not absences.lasts(uid, PATIENCE)
+
+
+async def is_autoscaled(api: Kubernetes, scaled: Object) -> bool:
+    """True if another process scaled an object that has an autoscaler. Raises: KubernetesError."""
+    metadata = scaled["metadata"]
+    if not any(each.get("subresource") == "scale" for each in metadata.get("managedFields") or []):
+        return False
+    for kind in AUTOSCALERS:
+        if await api.serves(kind):
+            found = await api.list(kind, metadata["namespace"])
+            if any(targets(each, scaled["kind"], metadata["name"]) for each in found):
+                return True
+    return False
+
+
+def targets(autoscaler: Mapping[str, Any], kind: str, name: str) -> bool:
+    """True if an autoscaler scales this object of its namespace."""
+    target = autoscaler["spec"].get("scaleTargetRef") or {}
+    return (target.get("kind") or DEPLOYMENT.name, target.get("name")) == (kind, name)

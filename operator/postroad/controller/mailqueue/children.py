@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from postroad.controller.cluster.quotas import granted_workers
+from postroad.controller.cluster.users import granted_workers
 from postroad.controller.credentials import check_address_key, read_credentials
 from postroad.controller.kubernetes.api import (
     AUTOSCALED,
@@ -18,24 +18,28 @@ from postroad.controller.kubernetes.api import (
 )
 from postroad.controller.kubernetes.drift import ApplyResponses, hash_in
 from postroad.controller.mailqueue import applying
-from postroad.controller.mailqueue.autoscaling import BY_AUTOSCALER
-from postroad.controller.mailqueue.other_autoscalers import keeps_replicas
+from postroad.controller.mailqueue.autoscaling import BY_AUTOSCALER, keeps_replicas
 from postroad.controller.mailqueue.pipeline_runs import refused, report_pipeline
 from postroad.controller.mailqueue.plan import WorkloadsPlan
 from postroad.controller.pods import manifests
-from postroad.controller.pods.delivery_files import read_of_workers
-from postroad.controller.pods.intake_files import check_intake
 from postroad.controller.pods.pipeline_children import PIPELINE, pipeline_children
 from postroad.controller.pods.readiness import deployment_facts, shortage
+from postroad.controller.pods.settings_files import check_intake, read_of_workers
 from postroad.controller.pods.upgrades import Upgrades, is_rolling
 from postroad.controller.reads import Absences, Reads, as_child
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.mailqueue import MailQueueSpec, Workers
 from postroad.controller.spec.queue_resource import NO_PIPELINE, PipelineProgram, PodContext, Queue
 from postroad.controller.status import conditions as condition
-from postroad.controller.status.attempts import attempt
-from postroad.controller.status.conditions import Finding, advice, bad, good, unknown
-from postroad.controller.status.status import Report
+from postroad.controller.status.conditions import (
+    Finding,
+    Report,
+    advice,
+    attempt,
+    bad,
+    good,
+    unknown,
+)
 from postroad.errors import QuotaExceeded
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kind, Kubernetes, Object

@@ -19,8 +19,7 @@ from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.plans import QueuePlace
 from postroad.controller.cluster.queue_logins import QueueLogins
-from postroad.controller.cluster.quotas import has_configuration
-from postroad.controller.kubernetes.actions import log_action
+from postroad.controller.cluster.users import has_configuration
 from postroad.controller.kubernetes.api import (
     CRON_JOB,
     INSTANCE,
@@ -29,6 +28,7 @@ from postroad.controller.kubernetes.api import (
     POD,
     WORKLOADS,
     has_finalizer,
+    log_action,
 )
 from postroad.controller.mailqueue.applying import find_children
 from postroad.controller.mailqueue.deletion_progress import (
@@ -46,15 +46,17 @@ from postroad.controller.mailqueue.orphans import OrphanList, OrphanRecord
 from postroad.controller.mailqueue.plan import QueuePlan, plan_of
 from postroad.controller.mailqueue.queue_metrics import Engines
 from postroad.controller.spec.queue_resource import Queue, is_erased_with_its_resource
-from postroad.controller.status.attempts import ends_reconcile, invalid_fields
 from postroad.controller.status.conditions import (
     READY,
     RECONCILING,
     STALLED,
     Finding,
+    Report,
     Truth,
+    composed,
+    ends_reconcile,
+    invalid_fields,
 )
-from postroad.controller.status.status import Report, composed
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
 from postroad.distributed.maintenance.erasure import Erasable, Erasure, Part
 from postroad.domain.values.instants import format_duration

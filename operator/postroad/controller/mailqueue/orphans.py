@@ -13,8 +13,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
-from postroad.controller.kubernetes.actions import log_action
-from postroad.controller.kubernetes.api import CONFIG_MAP
+from postroad.controller.kubernetes.api import CONFIG_MAP, log_action
 from postroad.controller.status.conditions import timestamp
 from postroad.errors import KubernetesConflict, KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes

@@ -19,11 +19,10 @@ from postroad.controller.kubernetes.api import (
     POD,
 )
 from postroad.controller.mailqueue.plan import WorkloadsPlan
-from postroad.controller.pods.jobs import JOB_OF_POD
 from postroad.controller.pods.pipeline_children import PIPELINE, job_name
+from postroad.controller.pods.pods import JOB_OF_POD
 from postroad.controller.status import conditions as condition
-from postroad.controller.status.conditions import Finding, advice, good, shortened
-from postroad.controller.status.status import Report
+from postroad.controller.status.conditions import Finding, Report, advice, good, shortened
 from postroad.domain.values.instants import format_duration
 from postroad.ports.kubernetes import Kubernetes, Object
 

@@ -13,16 +13,29 @@ from typing import Any, TypeVar
 from postroad.configuration import settle
 from postroad.controller.cluster.claims import QueueClaims
 from postroad.controller.cluster.clusters import Clusters
-from postroad.controller.cluster.plans import BrokerPlan, BucketPlan, QueuePlace, ViewPlan
+from postroad.controller.cluster.plans import (
+    BrokerPlan,
+    BucketPlan,
+    QueuePlace,
+    ViewPlan,
+    refused_by_lifetime,
+)
 from postroad.controller.cluster.queue_logins import QueueLogins, UserChanges
-from postroad.controller.cluster.tables import refused_by_lifetime
-from postroad.controller.kubernetes.actions import log_repair
+from postroad.controller.kubernetes.api import log_repair
 from postroad.controller.mailqueue.plan import QueuePlan
 from postroad.controller.mailqueue.queue_metrics import Engines
 from postroad.controller.status import conditions as condition
-from postroad.controller.status.attempts import TOO_SLOW, attempt
-from postroad.controller.status.conditions import Finding, bad, good, unknown
-from postroad.controller.status.status import CONFLICT, Report, Status
+from postroad.controller.status.conditions import (
+    CONFLICT,
+    TOO_SLOW,
+    Finding,
+    Report,
+    Status,
+    attempt,
+    bad,
+    good,
+    unknown,
+)
 from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.configuration.documents import effective_document
 from postroad.domain.configuration.history import MAX_READ_LEASE

@@ -18,8 +18,7 @@ from postroad.configuration import LeasedConfiguration
 from postroad.controller.cluster.plans import QueuePlace, ViewPlan
 from postroad.controller.kubernetes.api import Key
 from postroad.controller.mailqueue.autoscaling import Autoscalers
-from postroad.controller.status.attempts import count_error
-from postroad.controller.status.status import instant
+from postroad.controller.status.conditions import count_error, instant
 from postroad.distributed.engine.engine import Engine, Parts
 from postroad.distributed.mail_queue import begin
 from postroad.distributed.reading.size import KeptCounts, SizeCache

@@ -11,20 +11,37 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.controller.cluster.finalizers import Finalizers
-from postroad.controller.cluster.quotas import has_configuration
+from postroad.controller.cluster.users import has_configuration
 from postroad.controller.kubernetes.api import MAIL_QUEUE
-from postroad.controller.mailqueue import scope
 from postroad.controller.mailqueue.children import QueueChildren, stopped_report
 from postroad.controller.mailqueue.orphans import OrphanList
-from postroad.controller.mailqueue.plan import FactsReader, QueueFacts, QueuePlan
+from postroad.controller.mailqueue.plan import (
+    FactsReader,
+    LastReconcile,
+    NextReconcile,
+    QueueFacts,
+    QueuePlan,
+    Scope,
+    after_reconcile,
+    decide,
+    with_applied,
+)
 from postroad.controller.mailqueue.provisioning import SERVER_CONDITIONS, QueueServers
 from postroad.controller.mailqueue.queue_metrics import QueueMetrics
 from postroad.controller.reads import key_of
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.controller.status import conditions as condition
-from postroad.controller.status.attempts import attempt
-from postroad.controller.status.conditions import Finding, Truth, advice, unknown
-from postroad.controller.status.status import Report, composed, hash_of_spec, paused_report
+from postroad.controller.status.conditions import (
+    Finding,
+    Report,
+    Truth,
+    advice,
+    attempt,
+    composed,
+    hash_of_spec,
+    paused_report,
+    unknown,
+)
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
 from postroad.errors import KubernetesError
 from postroad.ports.clock import Clock
@@ -62,9 +79,7 @@ class Queues:
         self._clock = clock
         self._interval = interval
 
-    async def reconcile(
-        self, found: Object, last: scope.LastReconcile | None
-    ) -> scope.LastReconcile | None:
+    async def reconcile(self, found: Object, last: LastReconcile | None) -> LastReconcile | None:
         """Read the facts about a MailQueue, decide the scope, carry it out, and write the status;
         return what to compare the next reconcile with. Raises: KubernetesError; the next reconcile
         then has the same scope, or a wider one."""
@@ -72,8 +87,8 @@ class Queues:
         async with attempt(condition.READY) as released:
             found = await self._finalizers.release(found)
         facts = await self._reader.read(found)
-        due = scope.decide(found, facts.seen, last, now, self._interval)
-        if due.scope is scope.Scope.PAUSED or facts.plan is None:
+        due = decide(found, facts.seen, last, now, self._interval)
+        if due.scope is Scope.PAUSED or facts.plan is None:
             self._children.leave(key_of(found))
         found, report = await self._reported(facts, due)
         if not released.finding.is_good:
@@ -83,12 +98,12 @@ class Queues:
         done += [Announcement(NORMAL, "Scaled", facts.scaled)] if facts.scaled else []
         await self._status_writer.announce(found, done)
         written = await self._write(found, report)
-        seen = scope.with_applied(facts.seen, report.applied)
-        return scope.after_reconcile(due.scope, seen, written.get("status") or {}, last, now)
+        seen = with_applied(facts.seen, report.applied)
+        return after_reconcile(due.scope, seen, written.get("status") or {}, last, now)
 
-    async def _reported(self, facts: QueueFacts, due: scope.NextReconcile) -> tuple[Object, Report]:
+    async def _reported(self, facts: QueueFacts, due: NextReconcile) -> tuple[Object, Report]:
         """Carry out what is due; return the MailQueue as it is then, and the report."""
-        if due.scope is not scope.Scope.FULL:
+        if due.scope is not Scope.FULL:
             return facts.found, await self._carry_out(facts, due)
         facts, failed = await self._prepared(facts)
         if (facts.found.get("status") or {}).get("conditions"):
@@ -114,7 +129,7 @@ class Queues:
         return replace(facts, found=found), Report([attempted.finding])
 
     async def _carry_out_first(
-        self, facts: QueueFacts, due: scope.NextReconcile
+        self, facts: QueueFacts, due: NextReconcile
     ) -> tuple[Object, Report]:
         """Carry out the first full reconcile, which may take minutes: the status is `Pending`
         meanwhile, where it takes longer than a moment."""
@@ -135,28 +150,28 @@ class Queues:
         after = composed(before, report, generation, self._clock.now())
         return await self._status_writer.write(MAIL_QUEUE, found, after)
 
-    async def _carry_out(self, facts: QueueFacts, due: scope.NextReconcile) -> Report:
+    async def _carry_out(self, facts: QueueFacts, due: NextReconcile) -> Report:
         spec, plan = facts.found["spec"], facts.plan
         before = facts.found.get("status") or {}
         match due.scope:
-            case scope.Scope.FULL:
+            case Scope.FULL:
                 names = {"operatorClass": self._reader.operator_class}
                 deletion = {"deletion": None}  # of a backup; believed, nothing would be erased
                 report = Report(fields={"specHash": hash_of_spec(spec), **names, **deletion})
                 if plan is None:
                     return report + Report(blocked(facts.finding))
                 return await self._make_all(plan, due, report)
-            case scope.Scope.CHILDREN:
+            case Scope.CHILDREN:
                 report = Report(kept_findings(before))
                 if plan is None:
                     return report
                 return report + await self._make_children(plan, due, configured=True)
-            case scope.Scope.METRICS | scope.Scope.PAUSED:
-                is_paused = due.scope is scope.Scope.PAUSED
+            case Scope.METRICS | Scope.PAUSED:
+                is_paused = due.scope is Scope.PAUSED
                 report = paused_report(before, spec) if is_paused else Report(replaced=frozenset())
                 return report if plan is None else report + await self._measured(plan)
 
-    async def _make_all(self, plan: QueuePlan, due: scope.NextReconcile, report: Report) -> Report:
+    async def _make_all(self, plan: QueuePlan, due: NextReconcile, report: Report) -> Report:
         async with attempt("Spec", seconds=300) as attempted:
             prepared = await self._servers.prepare(plan)
             report += prepared.report
@@ -175,7 +190,7 @@ class Queues:
     async def _make_children(
         self,
         plan: QueuePlan,
-        due: scope.NextReconcile,
+        due: NextReconcile,
         *,
         configured: bool,
         may_upgrade: bool = True,

@@ -11,10 +11,9 @@ from typing import Any
 
 from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_in, hash_of, with_hash
-from postroad.controller.pods.delivery_files import DeliveryFiles
-from postroad.controller.pods.intake_files import FIELDS, IntakeFiles
 from postroad.controller.pods.network_policies import network_policies
 from postroad.controller.pods.pods import OUTBOX_VOLUME, pod_template
+from postroad.controller.pods.settings_files import FIELDS, DeliveryFiles, IntakeFiles
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.mailqueue import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue

@@ -9,9 +9,16 @@ from typing import Any, NamedTuple, Self
 
 from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_of, with_hash
-from postroad.controller.pods.jobs import SUMMARY, cron_job_spec, job_spec
 from postroad.controller.pods.manifests import Child, labels, own_account, owned_child
-from postroad.controller.pods.pods import CONTAINER_SECURITY, POD_SECURITY, placed, server_files
+from postroad.controller.pods.pods import (
+    CONTAINER_SECURITY,
+    POD_SECURITY,
+    SUMMARY,
+    cron_job_spec,
+    job_spec,
+    placed,
+    server_files,
+)
 from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.pipeline import ADDRESS_KEY, OF_THE_SERVERS, Pipeline
 from postroad.controller.spec.queue_resource import PodContext, Queue

@@ -5,13 +5,12 @@ queue's ConfigMap and credentials from files of the cluster's Secrets, which the
 these change, and serve probes and metrics on one port."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroad.controller.kubernetes.api import CONFIGURATION_HASH
 from postroad.controller.kubernetes.drift import hash_of, merged
-from postroad.controller.pods.delivery_files import DeliveryFiles
-from postroad.controller.pods.intake_files import IntakeFiles
+from postroad.controller.pods.settings_files import DeliveryFiles, IntakeFiles
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.intake import HEALTH, Intake
 from postroad.controller.spec.mailqueue import Workers
@@ -267,3 +266,79 @@ def _probe(path: str, period: int, failures: int) -> dict[str, Any]:
         "timeoutSeconds": 5,
         "failureThreshold": failures,
     }
+
+
+JOB_OF_POD = "batch.kubernetes.io/job-name"
+"""Label of a pod, with the name of its Job."""
+
+SUMMARY = "/dev/termination-log"
+"""File of a container, from which the operator reads the result of a run."""
+
+MAX_RUN_SECONDS = 24 * 3600
+"""A run that hangs would keep all later ones away."""
+
+STARTING_DEADLINE_SECONDS = 900
+"""Without one, a CronJob that missed a hundred runs starts none any more."""
+
+MENDED_FIRST = [1, 2]
+"""Exit codes of a run that fails again until an administrator acts."""
+
+
+def job_spec(
+    template: Mapping[str, Any], containers: Sequence[str], *, retries: int
+) -> dict[str, Any]:
+    """Return the spec of a Job. `containers`: those whose exit codes end it, for a sidecar that a
+    mesh adds has codes of its own. A pod that is evicted counts as no failure."""
+    codes = {"operator": "In", "values": MENDED_FIRST}
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    return {
+        "backoffLimit": retries,
+        "activeDeadlineSeconds": MAX_RUN_SECONDS,
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [disrupted]},
+                *(
+                    {"action": "FailJob", "onExitCodes": {"containerName": name, **codes}}
+                    for name in containers
+                ),
+            ]
+        },
+        "template": template,
+    }
+
+
+def cron_job_spec(schedule: str, job: Mapping[str, Any], tags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the spec of a CronJob, by whose schedule Jobs with these labels are made."""
+    return {
+        "schedule": schedule,
+        "timeZone": "Etc/UTC",
+        "concurrencyPolicy": "Forbid",
+        "startingDeadlineSeconds": STARTING_DEADLINE_SECONDS,
+        "successfulJobsHistoryLimit": 1,
+        "failedJobsHistoryLimit": 1,
+        "jobTemplate": {"metadata": {"labels": tags}, "spec": job},
+    }
+
+
+_OF_THE_POD = (
+    *("serviceAccountName", "automountServiceAccountToken", "enableServiceLinks"),
+    *("securityContext", "volumes", "imagePullSecrets", "nodeSelector", "tolerations"),
+    *("affinity", "priorityClassName", "runtimeClassName"),
+)
+_OF_THE_CONTAINER = (
+    *("image", "imagePullPolicy", "envFrom", "env", "resources", "securityContext"),
+    "volumeMounts",
+)
+
+
+def command_pod(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a pod of commands has of the spec of a queue's pod: no probes, ports or spread.
+    It ends within a second of its deletion, as Python leaves signals to the kernel, which keeps
+    them from the first process of a container."""
+    found = {name: spec[name] for name in _OF_THE_POD if name in spec}
+    return {**found, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
+
+
+def command_container(container: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same of a container."""
+    return {name: container[name] for name in _OF_THE_CONTAINER if name in container}

@@ -11,12 +11,19 @@ from typing import Any
 
 from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_of, with_hash
-from postroad.controller.pods.command_pods import command_container, command_pod
-from postroad.controller.pods.jobs import JOB_OF_POD, SUMMARY, cron_job_spec, job_spec
 from postroad.controller.pods.manifests import INTAKE, WORKER, Child, labels
 from postroad.controller.pods.pipeline_children import PIPELINE as PIPELINE_POD
 from postroad.controller.pods.pipeline_children import JobCommand, run_template
-from postroad.controller.pods.pods import placed, pod_template
+from postroad.controller.pods.pods import (
+    JOB_OF_POD,
+    SUMMARY,
+    command_container,
+    command_pod,
+    cron_job_spec,
+    job_spec,
+    placed,
+    pod_template,
+)
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.parts import check_schedule

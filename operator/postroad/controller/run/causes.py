@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.controller import reads
-from postroad.controller.kubernetes.actions import log_unexpected
 from postroad.controller.kubernetes.api import (
     MAIL_QUEUE,
     MAIL_QUEUE_TASK,
     QUEUE_CLUSTER,
     Key,
     has_finalizer,
+    log_unexpected,
 )
 from postroad.controller.mailqueue.deletion_progress import answers
 from postroad.controller.run.workqueue import Urgency, Workqueue

@@ -15,39 +15,43 @@ from datetime import timedelta
 from functools import partial
 
 from postroad.controller import reads
-from postroad.controller.cluster.clusters import Clusters
+from postroad.controller.cluster.clusters import (
+    ClusterFacts,
+    Clusters,
+    is_assigned_elsewhere,
+    is_left,
+    secrets_of,
+)
 from postroad.controller.cluster.consoles import Consoles
-from postroad.controller.cluster.facts import ClusterFacts, secrets_of
 from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.health import ClusterHealth, left_in_use
-from postroad.controller.cluster.operator_assignment import is_assigned_elsewhere, is_left
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials import Connect, Connections
-from postroad.controller.kubernetes.actions import log_unexpected, read, reconciling
 from postroad.controller.kubernetes.api import (
     MAIL_QUEUE,
     MAIL_QUEUE_TASK,
     MANAGED_BY,
     QUEUE_CLUSTER,
     Key,
+    log_unexpected,
+    read,
+    reconciling,
 )
-from postroad.controller.mailqueue.autoscaling import Autoscalers, Wakening
+from postroad.controller.mailqueue.autoscaling import LOOK, Autoscalers, Wakening
 from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
 from postroad.controller.mailqueue.orphans import OrphanList
-from postroad.controller.mailqueue.other_autoscalers import LOOK
-from postroad.controller.mailqueue.plan import FactsReader
+from postroad.controller.mailqueue.plan import FactsReader, LastCheck, LastReconcile
 from postroad.controller.mailqueue.provisioning import QueueServers
 from postroad.controller.mailqueue.queue_metrics import Engines, MetricsSchedule, QueueMetrics
 from postroad.controller.mailqueue.queues import Queues
-from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.run.causes import Causes, OperatorClass, console_role, pipeline_role
 from postroad.controller.run.workqueue import TASKS, Urgency, Workqueue
 from postroad.controller.spec.cluster import DEFAULT_CLASS, pace_of
 from postroad.controller.spec.queue_resource import PipelineProgram, adopted_by, cluster_of
 from postroad.controller.spec.task import queue_of_task
-from postroad.controller.status.attempts import ApiErrors, api_errors, count_error
+from postroad.controller.status.conditions import ApiErrors, api_errors, count_error
 from postroad.controller.status.status_writer import Failures, StatusWriter
 from postroad.controller.task.tasks import Images, Tasks
 from postroad.errors import KubernetesConflict, KubernetesError, LeadershipLost, PostroadError

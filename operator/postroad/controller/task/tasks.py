@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from postroad.controller.cluster.clusters import Cluster, Clusters
-from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import (
     APPLIED_HASH,
     BEGUN,
@@ -26,6 +25,7 @@ from postroad.controller.kubernetes.api import (
     SECRET,
     TASK,
     Key,
+    log_action,
 )
 from postroad.controller.kubernetes.drift import hash_in, is_current
 from postroad.controller.pods.manifests import Child, is_owned
@@ -38,11 +38,19 @@ from postroad.controller.spec.queue_resource import (
     cluster_of_pods,
 )
 from postroad.controller.status import conditions as condition
-from postroad.controller.status.attempts import attempt
-from postroad.controller.status.conditions import Finding, Truth, advice, bad, good, timestamp
-from postroad.controller.status.status import Report, composed
+from postroad.controller.status.conditions import (
+    Finding,
+    Report,
+    Truth,
+    advice,
+    attempt,
+    bad,
+    composed,
+    good,
+    timestamp,
+)
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
-from postroad.controller.task.phases import (
+from postroad.controller.task.runs import (
     ANOTHER_TASK,
     COMPLETED,
     ENDED,
@@ -51,6 +59,7 @@ from postroad.controller.task.phases import (
     RUNNING,
     SCHEDULED,
     TaskProgress,
+    TaskRun,
     as_begun,
     at_least,
     completed,
@@ -58,12 +67,13 @@ from postroad.controller.task.phases import (
     first_of,
     is_stray,
     is_under_way,
+    latest,
     left_of,
     obstacle_of,
     phase_of,
+    run_of,
     running,
 )
-from postroad.controller.task.runs import TaskRun, latest, run_of
 from postroad.errors import InvalidInput, KubernetesConflict, NameTaken
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
