@@ -42,7 +42,6 @@
     ├── AmbientCredentialsDenied    the operator may not use the credentials of its pod
     ├── ClusterNotFound         a MailQueue names a QueueCluster that is missing (transient)
     ├── ClusterNotAllowed       the QueueCluster serves other namespaces only
-    ├── QuotaExceeded           the QueueCluster has no place left for a MailQueue (transient)
     ├── ResourceConflict        an object at a server is claimed by another QueueCluster
     ├── NameTaken               an object of a child's name has another owner (transient)
     ├── BucketNotOwned          the bucket's bytes are another view's, or of a later state
@@ -342,12 +341,6 @@ class ClusterNotFound(PostroadError):
 
 class ClusterNotAllowed(PostroadError):
     """The QueueCluster does not serve this namespace."""
-
-
-class QuotaExceeded(PostroadError):
-    """The QueueCluster has no place left for another MailQueue."""
-
-    transient = True
 
 
 class ResourceConflict(PostroadError):

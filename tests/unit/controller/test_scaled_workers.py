@@ -301,18 +301,10 @@ def test_change_of_the_spec_has_its_effect_at_once(change: dict[str, Any], expec
     run(scene())
 
 
-def test_quota_bounds_what_is_decided_and_a_budget_is_there_before_there_are_two() -> None:
+def test_a_budget_is_there_before_there_are_two() -> None:
     async def scene() -> None:
         async with declared() as operator:
             assert operator.at("poddisruptionbudgets", NAMESPACE, "outgoing-worker")
-            quota = {"spec": {"quota": {"workersPerQueue": 2}}}
-            assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", quota)
-            queue = mail_queue(operator)
-            for number in range(60):
-                await queue.enqueue(plain_mail(str(number)))
-            await move(A_COUNT)
-            assert replicas(operator) == 2
-            assert operator.condition("WorkersReady")["reason"] == "QuotaExceeded"
 
     run(scene())
 

@@ -1,1 +1,1 @@
-"""QueueClusters: their health, claims, users, tables and quotas."""
+"""QueueClusters: their health, claims, users and tables."""

@@ -277,7 +277,7 @@ class Clusters:
         self._api = api
         self.absences = absences
         self.reads: Reads = reads or api
-        self.users = ClusterUsers(api, certain or api, self.reads, namespaces, absences)
+        self.users = ClusterUsers(api, certain or api, self.reads, namespaces)
         self._connections = connections
         self.namespaces = tuple(namespaces)
         self._ambient_credentials = ambient_credentials
@@ -290,20 +290,18 @@ class Clusters:
         self.claims = Claims(certain or api, self.users, absences)
         self._schema = SchemaLocks()
 
-    async def for_queue(self, queue: Queue, *, begun: bool) -> Cluster:
+    async def for_queue(self, queue: Queue) -> Cluster:
         """Return the cluster of a MailQueue, with the Secrets that the last reconcile of the
-        QueueCluster read: reading them for each queue would be most of all requests. One that has
-        `begun` keeps its place under the quota. Whether the keyspace is the cluster's is still to
-        be checked (`claims`).
+        QueueCluster read: reading them for each queue would be most of all requests. Whether
+        the keyspace is the cluster's is still to be checked (`claims`).
 
-        Raises: ClusterNotFound, ClusterNotAllowed, QuotaExceeded,
-        AmbientCredentialsDenied, CredentialsMissing, CertificateUnusable, ResourceConflict,
-        KubernetesError."""
+        Raises: ClusterNotFound, ClusterNotAllowed, AmbientCredentialsDenied,
+        CredentialsMissing, CertificateUnusable, ResourceConflict, KubernetesError."""
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
         if is_assigned_elsewhere(found, self.namespaces):
             raise assigned_elsewhere(found, self.namespaces)
-        await self.users.admit(found, queue, begun=begun)
+        await self.users.admit(found, queue)
         cluster = await self.open(found, anew=False)
         uid, generation = cluster.uid, found["metadata"]["generation"]
         version = (uid, generation, *self.facts.version(uid, queue.name.namespace))
@@ -455,7 +453,6 @@ class Clusters:
         self._specs.pop(uid, None)
         self._away.pop(uid, None)
         self.facts.forget(uid)
-        self.users.quotas.forget(uid)
         self._connections.forget(uid)
 
     async def _find(self, namespace: str, name: str) -> Object:

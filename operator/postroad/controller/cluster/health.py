@@ -184,7 +184,6 @@ class ClusterHealth:
         async with attempt(condition.READY) as counted:
             users = await self._clusters.users.allowed(*place, allowed_by(found))
             fields["queues"] = len(users)
-            self._clusters.users.quotas.count(found, cluster.spec, users)
             if not cluster.spec.paused:
                 console = await self._consoles.keep(found, cluster, users)
         checked = await self._clusters.check(cluster.uid, brief=False) or {}

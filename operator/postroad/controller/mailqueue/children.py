@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from postroad.controller.cluster.users import granted_workers
 from postroad.controller.credentials import check_address_key, read_credentials
 from postroad.controller.kubernetes.api import (
     AUTOSCALED,
@@ -40,7 +39,6 @@ from postroad.controller.status.conditions import (
     good,
     unknown,
 )
-from postroad.errors import QuotaExceeded
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
@@ -91,7 +89,7 @@ def workloads_report(plan: WorkloadsPlan, parts: Sequence[applying.AppliedPart])
         deployment = now.get((kind, f"{name}-{component}"))
         facts = deployment_facts(deployment, spec.replicas) if spec else None
         altered = _rewritten(parts, component)
-        finding = workload_finding(workload, deployment, altered, plan.most_workers)
+        finding = workload_finding(workload, deployment, altered)
         findings.append(failed.get(component) or finding)
         if facts is not None and component == manifests.WORKER:
             facts["selector"] = manifests.selector(plan.queue, component)
@@ -111,11 +109,10 @@ def workload_finding(
     workload: Workload,
     deployment: Mapping[str, Any] | None,
     altered: Sequence[str] = (),
-    most_workers: int | None = None,
 ) -> Finding:
     """Return whether a Deployment has enough ready pods of its newest template. `altered`: what
-    another process rewrites of what they depend on; `most_workers`: the quota."""
-    which, what, component, spec = workload
+    another process rewrites of what they depend on."""
+    which, what, _, spec = workload
     if spec is not None and deployment is None:  # it could not be made, which is reported instead
         return bad(which, condition.PODS_NOT_READY, f"no {what} made", retryable=True)
     missing = shortage(deployment, spec.replicas, what) if deployment and spec else None
@@ -126,15 +123,8 @@ def workload_finding(
         return bad(which, condition.REWRITTEN, message, retryable=True)
     if spec is None:
         return good(which, f"no {what} declared", "NoneDeclared")
-    facts, most = deployment_facts(deployment, spec.replicas), most_workers
-    desired = facts["desired"]
-    if component == manifests.WORKER and most is not None and max(most, desired) < spec.replicas:
-        message = (
-            f"{desired} of {spec.replicas} workers made: the QueueCluster has {most} for "
-            "each MailQueue (spec.quota.workersPerQueue)"
-        )
-        return bad(which, QuotaExceeded.__name__, message, retryable=False)
-    return good(which, f"{facts['ready']} of {desired} {what} ready")
+    facts = deployment_facts(deployment, spec.replicas)
+    return good(which, f"{facts['ready']} of {facts['desired']} {what} ready")
 
 
 def _rewritten(parts: Sequence[applying.AppliedPart], component: str) -> list[str]:
@@ -267,9 +257,6 @@ class QueueChildren:
                 versions = await read_of_workers(self._reads, queue, spec.workers)
                 versions = {**(context.tls_versions or {}), **versions}
                 context = replace(context, tls_versions=versions)
-                has, most = deployment_facts(present, 0), context.cluster.quota.workers_per_queue
-                workers = granted_workers(spec.workers.replicas, most, has["desired"])
-                queue = queue.with_workers(workers)
             if component == manifests.INTAKE and spec.intake:
                 await check_intake(self._reads, queue, spec.intake)
             if component == PIPELINE:

@@ -14,7 +14,6 @@ from typing import Any
 
 from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.cluster.plans import BrokerPlan, BucketPlan, QueuePlace, ViewPlan
-from postroad.controller.cluster.users import has_configuration
 from postroad.controller.kubernetes.api import (
     AUTOSCALED,
     DEPLOYMENT,
@@ -192,11 +191,6 @@ class WorkloadsPlan:
     jobs: Sequence[Mapping[str, Any]]
     scaling: str | None = None
 
-    @property
-    def most_workers(self) -> int | None:
-        """Number of workers that the QueueCluster lets each MailQueue have; None: any number."""
-        return self.servers.quota.workers_per_queue
-
 
 @dataclass(frozen=True, slots=True)
 class QueuePlan:
@@ -286,7 +280,7 @@ class FactsReader:
             queue = Queue.of(found)
             decided, looked = await self._scaled(found, queue)
             seen = replace(seen, workers=decided, looked=looked)
-            cluster = await self._clusters.for_queue(queue, begun=has_configuration(found))
+            cluster = await self._clusters.for_queue(queue)
         if attempted.finding.is_good:
             async with attempt(VIEW_READY, seconds=120) as attempted:
                 await self._clusters.claims.check_keyspace(cluster.keyspace)

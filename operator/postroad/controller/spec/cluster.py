@@ -179,19 +179,6 @@ class S3(parts.Model):
         return self.tls is None or not (self.url or "").startswith("http:")
 
 
-class Quota(parts.Model):
-    """Limits on what the MailQueues of a cluster may have. It takes nothing from those that have
-    more."""
-
-    queues: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    """Number of MailQueues that may use the cluster. One that comes later has the reason
-    QuotaExceeded, and nothing is made for it. Absent: any number."""
-
-    workers_per_queue: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Number of workers each MailQueue gets, whatever spec.workers.replicas is. An autoscaler of a
-    Deployment is not bound by it. Absent: as many as declared."""
-
-
 class UpgradePace(parts.Model):
     """Pace at which the pods of the cluster's MailQueues are replaced when a newer operator wants
     others."""
@@ -271,9 +258,6 @@ class QueueClusterSpec(parts.Model):
 
     allowed_namespaces: parts.AllowedNamespaces = parts.AllowedNamespaces()
     """Namespaces whose MailQueues may use this cluster."""
-
-    quota: Quota = Quota()
-    """Limits on what the MailQueues of this cluster may have."""
 
     upgrades: UpgradePace = UpgradePace()
     """Pace at which the pods of the cluster's MailQueues are replaced when a newer operator wants

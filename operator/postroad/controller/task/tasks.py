@@ -233,7 +233,7 @@ class Tasks:
             phase = SCHEDULED if phase_of(found) == SCHEDULED else PENDING
             return found, TaskProgress(phase, obstacle)
         of = Queue.of(queue)
-        cluster = await self._clusters.for_queue(of, begun=True)
+        cluster = await self._clusters.for_queue(of)
         if task.spec.operation == spec.ROTATE:
             return await self._rotated(found, task, of, cluster, is_begun=is_begun)
         context = self._context(of, cluster)
