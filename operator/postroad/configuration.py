@@ -51,8 +51,7 @@ from postroad.domain.configuration.rules import Refusal, ViewConfiguration
 from postroad.domain.queues.entries import Entry, Partition
 from postroad.domain.queues.references import size_of
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.history import Effective, History, Recorded
-from postroad.ports.view import ClosedSlice, View
+from postroad.ports.view import ClosedSlice, Effective, History, Recorded, View
 from postroad.telemetry.logs import logger
 
 SAMPLE = 100

@@ -14,7 +14,7 @@ from crash.steady import OPTIONS, ForgetfulFiles, Steady, steady
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.embedded.log import lanes
 from postroad.embedded.log.options import StoreOptions
-from postroad.embedded.store import envelope_reader
+from postroad.embedded.store import engine as store_engine
 
 HOUR = timedelta(hours=1)
 PLAN = RetryPlan(max_age=24 * HOUR)
@@ -27,8 +27,8 @@ async def measure() -> list[Result]:
     """Run the same half day with both."""
     small = (
         (lanes, "RECENT", RECENT),
-        (envelope_reader, "BLOCK", BLOCK),
-        (envelope_reader, "BLOCKS_KEPT", BLOCKS),
+        (store_engine, "BLOCK", BLOCK),
+        (store_engine, "BLOCKS_KEPT", BLOCKS),
     )
     usual = [(module, name, getattr(module, name)) for module, name, _ in small]
     for module, name, value in small:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from postroad.domain.queues.server_claims import Claim, Claimant
+from postroad.domain.queues.ownership import Claim, Claimant
 from postroad.ports.servers import ClaimRecord
 
 QUEUE = "mail.outgoing"

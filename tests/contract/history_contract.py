@@ -13,7 +13,7 @@ import pytest
 from postroad.domain.configuration.history import ConfigurationEvent, Rollout, decide, fold
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import ConfigurationConflict
-from postroad.ports.history import History, Recorded
+from postroad.ports.view import History, Recorded
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 

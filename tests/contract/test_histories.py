@@ -11,7 +11,7 @@ from contract.history_contract import HistoryContract
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.memory.servers import MemoryHistory
-from postroad.ports.history import History
+from postroad.ports.view import History
 from support.keyspaces import keyspace
 
 __all__ = ["keyspace"]

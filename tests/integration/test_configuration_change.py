@@ -32,7 +32,7 @@ from postroad.domain.queues.entries import EntryKey, place
 from postroad.domain.queues.names import QueueName
 from postroad.domain.values.identifiers import moment_of
 from postroad.errors import ConfigurationStale, PostroadError
-from postroad.ports.history import ConfigurationSource
+from postroad.ports.view import ConfigurationSource
 
 pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(300)]
 

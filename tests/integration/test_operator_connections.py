@@ -17,7 +17,7 @@ from postroad.bootstrap.cluster import connect
 from postroad.controller.credentials import Connections, read_credentials
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.spec.cluster import QueueClusterSpec
-from postroad.domain.values.api_names import api_name
+from postroad.domain.values.text import api_name
 from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Checked
 from postroad.tls import Encryption

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from postroad import AttemptOutcomes, Outcome, Selector, open_queue
 from postroad.bootstrap.cluster import s3_access
-from postroad.controller.mailqueue.pipeline_runs import summary
+from postroad.controller.mailqueue.children import summary
 from postroad.distributed.entries.live_slices import with_marks
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import Entry, Partition, UndecodableRow, slice_of

@@ -16,7 +16,7 @@ from postroad.configuration import settle
 from postroad.domain.configuration.history import ConfigurationEvent, ConfigurationRefused
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import PostroadError
-from postroad.ports.history import History
+from postroad.ports.view import History
 
 TRANSITIONS = [
     ViewConfiguration(timedelta(seconds=2 ** (12 - index // 16)), 1 + index) for index in range(96)

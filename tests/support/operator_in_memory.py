@@ -14,8 +14,8 @@ from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials import Connections
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.mailqueue.plan import plan_of
-from postroad.controller.mailqueue.provisioning import QueueServers
 from postroad.controller.mailqueue.queue_metrics import Engines
+from postroad.controller.mailqueue.queues import QueueServers
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import Absences, Indexes
 from postroad.controller.spec.cluster import DEFAULT_CLASS
@@ -125,7 +125,7 @@ class World:
         uses = await self.api.get(QUEUE_CLUSTER, *place) or {}
         if not alone and "tables" not in uses.get("status", {}):
             await self.cluster(place[1])
-        cluster = await self.clusters.for_queue(queue, begun="configuration" in before)
+        cluster = await self.clusters.for_queue(queue)
         await self.clusters.claims.check_keyspace(cluster.keyspace)
         prepared = await self.servers.prepare(plan_of(queue, cluster, before))
         after = composed(before, prepared.report, queue.generation, self.clock.now())

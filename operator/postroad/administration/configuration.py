@@ -24,8 +24,7 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName
 from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import HistoryMissing, QueueNotFound, ServerError
-from postroad.ports.history import History, Recorded
-from postroad.ports.view import View
+from postroad.ports.view import History, Recorded, View
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from postroad.bootstrap.followed_file import FollowedFile
-from postroad.bootstrap.return_paths import read_return_paths
+from postroad.bootstrap.followed_file import FollowedFile, read_return_paths
 from postroad.bootstrap.targets import check_files
 from postroad.delivery_settings.delivery import DeliveryFileSettings, DomainSigning
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.hops import Hop
-from postroad.domain.mail.header_fields import fields_of
+from postroad.domain.mail.address_lists import fields_of
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.mail.return_paths import ReturnPaths
 from postroad.domain.mail.shapes import with_crlf

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 
 from postroad.adapters.clocks import MachineClock
-from postroad.adapters.disk.event_file import EventFile
+from postroad.adapters.disk.event_spool import EventFile
 from postroad.delivery_settings.events import EventStream
 from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.delivery.events import (

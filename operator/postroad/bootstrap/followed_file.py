@@ -3,6 +3,8 @@
 The kubelet swaps the files of a mounted ConfigMap or Secret by a symlink, as an administrator does
 who wants both ends of a change at once."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
@@ -13,8 +15,12 @@ from typing import Generic, TypeVar
 
 from prometheus_client import Counter, Gauge
 
-from postroad.errors import InvalidSettings
+from postroad.domain.delivery.webhooks import read_secrets
+from postroad.domain.mail.return_paths import ReturnPaths, plain_path
+from postroad.errors import InvalidInput, InvalidSettings
 from postroad.file_stamps import FileStamp, stamp_of
+from postroad.ports.clock import Clock
+from postroad.smtp.client.opening import PathOf
 from postroad.telemetry.logs import logger
 
 FileContent = TypeVar("FileContent")
@@ -93,3 +99,27 @@ class FollowedFile(ABC, Generic[FileContent]):
     def _changes(self) -> dict[Path, FileStamp]:
         found = {path: stamp_of(path) for path in self._watched}
         return {path: stamp for path, stamp in found.items() if stamp != self._watched[path]}
+
+
+def read_return_paths(file: Path) -> ReturnPaths:
+    """Read the secrets of reverse-paths. Raises: InvalidSettings, which quotes nothing of them."""
+    try:
+        return ReturnPaths(read_secrets(file.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        name = type(error).__name__
+        raise InvalidSettings(f"the verpSecret {file} cannot be read: {name}") from None
+    except InvalidInput as error:
+        raise InvalidSettings(f"the verpSecret {file}: {error}") from error
+
+
+def path_of(paths: Callable[[], ReturnPaths | None], clock: Clock) -> PathOf:
+    """Return what makes the reverse-paths of a worker, whose secrets may change meanwhile; without
+    any it names recipients and signs nothing."""
+
+    def made(sender: str, recipient: str, tenant: str | None) -> str | None:
+        signed = paths()
+        if signed is None:
+            return plain_path(sender, recipient, tenant)
+        return signed.path(sender, recipient, tenant, clock.now().date())
+
+    return made

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from postroad.adapters.clocks import MachineClock
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
-from postroad.bootstrap.return_paths import path_of
+from postroad.bootstrap.followed_file import path_of
 from postroad.bootstrap.targets import DeliveryTarget, open_function, open_webhook
 from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.routing import NameServers, StsSettings

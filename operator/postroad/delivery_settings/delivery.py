@@ -41,8 +41,8 @@ from postroad.domain.delivery.retries import RetryPlan, RetryRule
 from postroad.domain.delivery.sites import ReplyRule
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.smtp.bounces import BounceClass, BounceRule
-from postroad.domain.values.api_names import BY_API_NAME
 from postroad.domain.values.domain_patterns import DomainPatterns
+from postroad.domain.values.text import BY_API_NAME
 from postroad.errors import InvalidSettings
 from postroad.signing.signatures import Canonical, SelectedKey, SigningRule
 

@@ -16,7 +16,7 @@ from postroad.delivery_settings.patterns import (
 from postroad.delivery_settings.secret_references import RequestSecret
 from postroad.domain.delivery.events import EventAddresses, EventKind, EventRule
 from postroad.domain.delivery.webhooks import WebhookAddress
-from postroad.domain.values.api_names import BY_API_NAME
+from postroad.domain.values.text import BY_API_NAME
 from postroad.errors import InvalidInput
 
 

@@ -10,7 +10,7 @@ from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.secret_references import FolderOf, checked_file, with_files
 from postroad.domain.smtp.next_hops import TlsMode
-from postroad.domain.values.api_names import api_name
+from postroad.domain.values.text import api_name
 from postroad.settings.documents import read_yaml
 
 

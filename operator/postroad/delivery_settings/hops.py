@@ -15,7 +15,7 @@ from postroad.delivery_settings.patterns import DeliverySection
 from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
 from postroad.domain.smtp import next_hops
 from postroad.domain.smtp.sasl_client import Mechanism
-from postroad.domain.values.api_names import BY_API_NAME
+from postroad.domain.values.text import BY_API_NAME
 from postroad.errors import InvalidInput
 from postroad.routing.answers import is_address
 from postroad.routing.securing import MxSecurity, PublishedSecurity

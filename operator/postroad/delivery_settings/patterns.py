@@ -23,7 +23,7 @@ from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
 from postroad.routing.answers import DNS_PORT, is_address
 from postroad.routing.tables import NULL_SENDER
-from postroad.settings.values import parsed
+from postroad.settings.documents import parsed
 
 
 def domain_name(text: str) -> str:

@@ -16,9 +16,9 @@ from postroad.delivery_settings.hops import ByMx, Hop, HostLookUp, TieredHop
 from postroad.delivery_settings.patterns import DeliverySection, DomainName
 from postroad.domain.delivery.sites import RULE_NAME_PATTERN
 from postroad.domain.smtp.next_hops import parse_host_port
-from postroad.domain.values.api_names import BY_API_NAME
 from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.domain.values.networks import Networks
+from postroad.domain.values.text import BY_API_NAME
 from postroad.routing import tables
 from postroad.routing.answers import DNS_PORT, is_address
 from postroad.routing.routes import AddressFamily, OwnNames, RoutingPlan

@@ -19,9 +19,9 @@ from postroad.domain.delivery.retries import RetryPlan, RetryRule
 from postroad.domain.delivery.sites import MAX_SUSPENSION, ReplyRule
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.smtp.next_hops import HopTimeouts
-from postroad.domain.values.api_names import BY_API_NAME
 from postroad.domain.values.domain_patterns import DomainPatterns, server_name
 from postroad.domain.values.instants import format_duration
+from postroad.domain.values.text import BY_API_NAME
 from postroad.routing.routes import host_of
 from postroad.scheduling.ranking import ConnectionLimits
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from postroad.contents import chunks_of
 from postroad.domain.delivery.events import AcceptedMail
-from postroad.domain.mail.header_fields import MAX_SEARCHED, message_id_of
+from postroad.domain.mail.address_lists import MAX_SEARCHED, message_id_of
 from postroad.domain.mail.mail import Content, Envelope
 from postroad.errors import PostroadError
 from postroad.ports.events import EventLog

@@ -6,8 +6,7 @@ Source: RFC 6409 6, 8 (what a submission server checks and completes); RFC 5322 
 from datetime import datetime
 from email.utils import format_datetime
 
-from postroad.domain.mail.address_lists import addresses_in
-from postroad.domain.mail.header_fields import HeaderField, fields_of
+from postroad.domain.mail.address_lists import HeaderField, addresses_in, fields_of
 from postroad.domain.mail.mail import MAX_ADDRESS
 from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.domain.smtp.replies import Reply

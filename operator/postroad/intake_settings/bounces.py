@@ -11,7 +11,7 @@ from postroad.delivery_settings.delivery import LastingBounce
 from postroad.delivery_settings.secret_references import VerpSecret
 from postroad.domain.delivery.suppressed import compared
 from postroad.domain.smtp.bounces import BounceClass
-from postroad.domain.values.api_names import BY_API_NAME
+from postroad.domain.values.text import BY_API_NAME
 from postroad.errors import InvalidInput
 from postroad.intake_settings.listeners import IntakeSection
 

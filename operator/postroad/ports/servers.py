@@ -12,13 +12,12 @@ from typing import Protocol
 
 from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.server_claims import Claim, Claimant
+from postroad.domain.queues.ownership import Claim, Claimant
 from postroad.errors import ServerError
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
 from postroad.ports.events import EventSpool
-from postroad.ports.history import History
-from postroad.ports.view import ViewStore
+from postroad.ports.view import History, ViewStore
 
 
 class ClaimRecord(Protocol):

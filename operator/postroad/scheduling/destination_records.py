@@ -1,14 +1,154 @@
-"""The record of one destination, and of one connection. Source: SC-12, SC-13; AMB-26, AMB-27."""
+"""The record of one destination, and of one connection; the number of connections that destinations
+may use by what is known of them, so that those that answer find room beside those that do not; the
+choice of the address that is looked up next: routers are all alike, and so are the addresses of a
+mail.
+
+Source: SC-1, SC-2, SC-6 for the form, SC-9, SC-12, SC-13, SC-26; AMB-14, AMB-26, AMB-27;
+ADR 0070."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
+from itertools import count
 
-from postroad.scheduling.events import Precedence
-from postroad.scheduling.ranking import Ranking
-from postroad.scheduling.trust import FAILING, NEW, PROVEN, Trust
+from postroad.scheduling.events import LookupJob, Precedence, precedence_of
+from postroad.scheduling.ranking import (
+    Contest,
+    Ranking,
+    SchedulerRules,
+    Share,
+    ShareLimits,
+    may_grow,
+)
+
+
+class Trust(IntEnum):
+    """Facts of a destination, the best first."""
+
+    PROVEN = 0
+    """It answered, and took no longer over its last job than `SchedulerRules.prompt`."""
+
+    NEW = 1
+    """It has not answered yet, and nothing else is known."""
+
+    FAILING = 2
+    """It failed, or takes long: more than half of its connections do, or its last job did."""
+
+
+PROVEN, NEW, FAILING = Trust
+
+
+SCALES = (0.0, 10.0, 3.0)
+"""Number of connections they may use for each that is free, by trust. The less for the failing, so
+that new ones find room beside them."""
+
+
+class BusyConnections:
+    """The connections with jobs, by the trust in their destinations. Some of all are kept for new
+    and for failing destinations. Beyond them they may use what no mail for a destination that is
+    trusted more wants, but for a share that stays free, so that the next such mail finds room. What
+    the failing ones use counts for the new ones, too."""
+
+    def __init__(self, rules: SchedulerRules) -> None:
+        self._used = [0] * len(Trust)
+        """By trust, also by those that are trusted less."""
+        least = (1.0, rules.least_for_new, rules.least_for_failing)
+        self._limits = [
+            ShareLimits(max(1, int(kept * rules.connections)), scale)
+            for kept, scale in zip(least, SCALES, strict=True)
+        ]
+
+    def count(self, trust: Trust, number: int) -> None:
+        """Add so many connections to those of a trust."""
+        for each in range(trust + 1):
+            self._used[each] += number
+
+    def may_grow(self, trust: Trust, free: int) -> bool:
+        """Return whether destinations of this trust may use one more of the free connections."""
+        return trust is PROVEN or may_grow(self._used[trust], self._limits[trust], free)
+
+    def contests(self, free: int) -> list[list[Trust]]:
+        """Return whose mails contend for the next of these free connections, and where none of them
+        does, whose do then."""
+        within, then = [PROVEN], []
+        for each in (NEW, FAILING):
+            if self._used[each] < self._limits[each].max_message_concurrency:
+                within.append(each)
+            elif may_grow(self._used[each], self._limits[each], free):
+                then.append([each])
+        return [within, *then]
+
+    def is_beyond(self, trust: Trust) -> bool:
+        """Return whether destinations of this trust use more than is kept for them."""
+        if trust is PROVEN:
+            return False
+        return self._used[trust] > self._limits[trust].max_message_concurrency
+
+
+class LookupShare(Share):
+    """The share of a mail with addresses to look up."""
+
+    __slots__ = ("mail", "waiting")
+
+    def __init__(self, number: int, precedence: Precedence, mail: str | None) -> None:
+        super().__init__(number, precedence)
+        self.mail = mail
+        self.waiting: list[int] = []
+
+
+class Lookups:
+    """The lookups that wait, and those that are under way."""
+
+    def __init__(self, rules: SchedulerRules) -> None:
+        self._free = rules.routers
+        self._contests: dict[Precedence, Contest[LookupShare]] = {
+            each: Contest(rules.order, rules.limits[each]) for each in Precedence
+        }
+        self._shares: dict[str | None, LookupShare] = {}
+        self._under_way: dict[int, LookupShare] = {}
+        self._numbers = count()
+
+    def ask(self, job: LookupJob) -> None:
+        """Let a lookup wait."""
+        share = self._shares.get(job.mail)
+        if share is None:
+            precedence = precedence_of(job.mail, job.priority)
+            share = LookupShare(next(self._numbers), precedence, job.mail)
+            self._shares[job.mail] = share
+        share.waiting.append(job.number)
+        self._contests[share.precedence].enter(share)
+
+    def finish(self, job: int) -> None:
+        """Take a lookup off its router."""
+        share = self._under_way.pop(job, None)
+        if share is None:
+            return
+        self._free += 1
+        share.working -= 1
+        if share.waiting:
+            self._contests[share.precedence].enter(share)
+        elif not share.working:
+            del self._shares[share.mail]
+
+    def start(self) -> list[int]:
+        """Return the lookups that start now. Source: SC-6, SC-9."""
+        started: list[int] = []
+        if not self._shares:
+            return started  # mostly: routes are known, and each event asks
+        for contest in self._contests.values():
+            while self._free and (share := contest.best(self._free)) is not None:
+                self._free -= 1
+                share.working, share.turn = share.working + 1, next(self._numbers)
+                job = share.waiting.pop()
+                self._under_way[job] = share
+                started.append(job)
+                if share.waiting:
+                    contest.enter(share)
+                else:
+                    contest.leave(share)
+        return started
 
 
 class Standing(Enum):

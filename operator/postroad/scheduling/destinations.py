@@ -10,9 +10,14 @@ from itertools import count
 
 from postroad.scheduling.destination_records import (
     CLOSED,
+    FAILING,
+    NEW,
+    PROVEN,
+    BusyConnections,
     ConnectionRecord,
     Destination,
     DestinationView,
+    Trust,
     length_changed,
 )
 from postroad.scheduling.events import Precedence
@@ -23,7 +28,6 @@ from postroad.scheduling.ranking import (
     SchedulerRules,
     usual_limits,
 )
-from postroad.scheduling.trust import FAILING, NEW, PROVEN, BusyConnections, Trust
 from postroad.scheduling.waiting import OverdueConnections
 
 MINUTE, TICK = 60.0, 1.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import chain
 
+from postroad.scheduling.destination_records import Trust
 from postroad.scheduling.events import DeliveryJob, Precedence, Site
 from postroad.scheduling.ranking import Order, Rank, Ranking, Share
-from postroad.scheduling.trust import Trust
 
 
 class MailShare(Share):

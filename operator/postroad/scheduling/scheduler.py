@@ -14,6 +14,8 @@ from postroad.scheduling.destination_records import (
     BACKING_OFF,
     ConnectionRecord,
     DestinationView,
+    Lookups,
+    Trust,
 )
 from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.events import (
@@ -44,10 +46,8 @@ from postroad.scheduling.events import (
     Withdrawn,
     precedence_of,
 )
-from postroad.scheduling.lookups import Lookups
 from postroad.scheduling.queues import MailShare, SiteQueue
 from postroad.scheduling.ranking import LimitsOf, SchedulerRules, may_grow
-from postroad.scheduling.trust import Trust
 from postroad.scheduling.waiting import Waiting
 
 Placed = tuple[DeliveryJob, MailShare, SiteQueue, ConnectionRecord]

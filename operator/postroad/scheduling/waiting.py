@@ -16,11 +16,10 @@ import math
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from postroad.scheduling.destination_records import ConnectionRecord
+from postroad.scheduling.destination_records import FAILING, ConnectionRecord, Trust
 from postroad.scheduling.events import DeliveryJob, Precedence, Site
 from postroad.scheduling.queues import Contenders, DestinationQueue, Locals, MailShare, SiteQueue
 from postroad.scheduling.ranking import Contest, Order, Rank, Ranking, SchedulerRules
-from postroad.scheduling.trust import FAILING, Trust
 
 MAX_RANKED = 8
 """Destinations at which a mail is ranked again whenever a job of it begins or ends."""

@@ -14,10 +14,10 @@ from pydantic import BeforeValidator, Field, ValidationError
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.errors import InvalidSettings
 from postroad.settings.delivery import Reports, Retry, Worker, WorkerFunction, WorkerWebhook
+from postroad.settings.documents import Section
 from postroad.settings.intake import Intake
 from postroad.settings.pipeline import Pipeline
 from postroad.settings.queue_cluster import S3, BrokerSettings, Cassandra, RabbitMQ
-from postroad.settings.values import Section
 
 __all__ = ["SECTIONS", "Settings", "from_environment"]
 

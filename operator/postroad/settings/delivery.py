@@ -14,7 +14,7 @@ from postroad.domain.reports.deciding import (
     MAX_RETURNED_BYTES,
     REPORTS_PER_MINUTE,
 )
-from postroad.settings.values import Duration, Mailbox, Section, split
+from postroad.settings.documents import Duration, Mailbox, Section, split
 
 
 class Retry(Section):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
-from postroad.settings.values import Section
+from postroad.settings.documents import Section
 
 MIN_KEY = 16
 """Characters of a key of hashed addresses, at least."""

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from postroad.settings.values import Section, split
+from postroad.settings.documents import Section, split
 from postroad.tls import Encryption
 
 

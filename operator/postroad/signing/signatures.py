@@ -25,8 +25,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from postroad.domain.mail.address_lists import addresses_in
-from postroad.domain.mail.header_fields import HeaderField, fields_of
+from postroad.domain.mail.address_lists import HeaderField, addresses_in, fields_of
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.mail.shapes import MAX_HEADER

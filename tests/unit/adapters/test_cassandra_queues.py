@@ -13,7 +13,8 @@ import pytest
 from postroad.adapters.cassandra import history, mark_statements, statements
 from postroad.adapters.cassandra.history import CassandraHistory, Home
 from postroad.adapters.cassandra.session import Statement
-from postroad.adapters.cassandra.view.erasure import (
+from postroad.adapters.cassandra.view.shared_state import ERASE_SHARDS, ERASE_SHARED_STATE, SHARDS
+from postroad.adapters.cassandra.view.view import (
     APART_US,
     AT_ONCE,
     DEAD_LETTERS,
@@ -22,7 +23,6 @@ from postroad.adapters.cassandra.view.erasure import (
     erase_rest,
     erase_slices,
 )
-from postroad.adapters.cassandra.view.shared_state import ERASE_SHARDS, ERASE_SHARED_STATE, SHARDS
 from postroad.configuration import REFRESHES_PER_LEASE
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.history import READ_LEASE, Rollout

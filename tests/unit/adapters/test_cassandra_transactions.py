@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from postroad.adapters.cassandra.session import Session, Statement
-from postroad.adapters.cassandra.view.transactions import NOTHING, Transactions, Write
+from postroad.adapters.cassandra.view.marks import NOTHING, Transactions, Write
 from postroad.domain.queues.entries import Ending, EndingKind, EntryKey, Mark, Partition
 from postroad.errors import ViewUnavailable
 

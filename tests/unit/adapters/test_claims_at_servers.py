@@ -15,7 +15,7 @@ from postroad.adapters.rabbitmq.management import Vhost
 from postroad.adapters.rabbitmq.queue_users import QueueClaim
 from postroad.adapters.rabbitmq.topology import Topology
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.server_claims import Claim, Claimant
+from postroad.domain.queues.ownership import Claim, Claimant
 from postroad.errors import BrokerRefused, BrokerUnavailable, ViewRefused
 from support.scripted_session import ScriptedSession
 

@@ -12,8 +12,8 @@ from threading import Event, get_ident
 
 import pytest
 
-from postroad.adapters.disk import event_file
-from postroad.adapters.disk.event_file import EventFile
+from postroad.adapters.disk import event_spool
+from postroad.adapters.disk.event_spool import EventFile
 from postroad.ports.events import MAX_AT_ONCE, SinkVerdict
 
 
@@ -54,8 +54,8 @@ def files_of_at_most(size: int) -> Iterator[None]:
 async def test_a_file_that_hangs_has_a_thread_of_its_own_and_a_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_file, "MAX_WRITE_SECONDS", 0.05)
-    monkeypatch.setattr(event_file, "MAX_CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr(event_spool, "MAX_WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(event_spool, "MAX_CLOSE_SECONDS", 0.05)
     file = HangingFile(tmp_path / "events.jsonl")
     try:
         async with asyncio.timeout(60):

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.adapters.clocks import MachineClock
-from postroad.bootstrap.return_paths import path_of
+from postroad.bootstrap.followed_file import path_of
 from postroad.domain.mail.mail import DsnOptions, Envelope
 from postroad.domain.mail.return_paths import ReturnPaths, plain_path
 from postroad.ports.delivery import Transmission

@@ -16,7 +16,7 @@ from postroad.cli.mail.sendmail_options import SendmailMode, parse_sendmail
 from postroad.domain.mail.mail import Envelope, Mail
 from postroad.domain.queues.documents import MailView
 from postroad.errors import InvalidMail, InvalidSettings, QueueNotFound, StoreFull
-from postroad.settings.sendmail import Sendmail, read_sendmail
+from postroad.settings.intake import Sendmail, read_sendmail
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 MAIL_ID = UUID(int=7)

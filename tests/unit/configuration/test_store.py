@@ -26,7 +26,7 @@ from postroad.errors import (
     QueueNotFound,
     ViewUnavailable,
 )
-from postroad.ports.history import Effective, History
+from postroad.ports.view import Effective, History
 from support.memory.clock import ManualClock, SeededRandomness
 from support.memory.fault_injection import Fault, FaultInjector, Step, Stopped, at
 

@@ -15,7 +15,7 @@ from postroad.controller.cluster.claims import Ruling, judge
 from postroad.controller.kubernetes.api import ADOPT, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.reads import PATIENCE
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.server_claims import Claim, Claimant
+from postroad.domain.queues.ownership import Claim, Claimant
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kind, Object
 from support import resources

@@ -16,8 +16,8 @@ from postroad import errors
 from postroad.cli.processes.operator_command import operator
 from postroad.controller.cluster.clusters import MAX_WATCHED, watched_namespaces
 from postroad.controller.cluster.health import MAX_VERSION
+from postroad.controller.mailqueue.children import summary
 from postroad.controller.mailqueue.deletion_progress import DeletionProgress, why
-from postroad.controller.mailqueue.pipeline_runs import summary
 from postroad.controller.pods.manifests import WORKER, selector
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status import conditions as condition

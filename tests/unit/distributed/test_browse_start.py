@@ -13,7 +13,7 @@ from postroad.distributed.maintenance.browse_start import BEYOND
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ConfigurationStale
-from postroad.ports.history import Effective
+from postroad.ports.view import Effective
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
 from support.memory.fault_injection import Fault
 

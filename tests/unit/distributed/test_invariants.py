@@ -27,7 +27,7 @@ from postroad.errors import (
     PostroadError,
     ViewUnavailable,
 )
-from postroad.ports.history import Effective
+from postroad.ports.view import Effective
 from postroad.telemetry import metrics
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 from support.memory.fault_injection import Fault, Plan, Step, away, no_fault

@@ -22,7 +22,7 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.entries import Partition, place, slice_of
 from postroad.domain.values.identifiers import Identifiers
 from postroad.errors import ConfigurationStale, HistoryMissing, QueueNotFound
-from postroad.ports.history import Effective, Recorded
+from postroad.ports.view import Effective, Recorded
 from support.memory.clock import ManualClock, SeededRandomness
 from support.memory.fault_injection import FaultInjector, away
 

@@ -18,8 +18,8 @@ from postroad.embedded.log.lanes import LaneLog
 from postroad.embedded.log.layout import NEW, Lane
 from postroad.embedded.log.records import ENVELOPE
 from postroad.embedded.log.segments import LiveEntry
-from postroad.embedded.store import envelope_reader
-from postroad.embedded.store.envelope_reader import BLOCK, EnvelopeReader
+from postroad.embedded.store import engine as store_engine
+from postroad.embedded.store.engine import BLOCK, EnvelopeReader
 from postroad.errors import StoreDamaged
 
 
@@ -151,7 +151,7 @@ async def test_a_record_is_read_with_all_its_blocks(offset: int, blocks: list[in
 
 
 async def test_the_blocks_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope_reader, "BLOCKS_KEPT", 2)
+    monkeypatch.setattr(store_engine, "BLOCKS_KEPT", 2)
     frame = encode(FakeSegment.seed, ENVELOPE, 0, 0, PAYLOAD)
     segment = FakeSegment((frame + bytes(BLOCK - len(frame))) * 3)
     reader = reader_of(Memory())

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from postroad.errors import InvalidInput, InvalidSettings
-from postroad.scheduling.destination_records import ConnectionRecord, Standing
+from postroad.scheduling.destination_records import ConnectionRecord, Standing, Trust
 from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.events import Precedence, Site
 from postroad.scheduling.ranking import ConnectionLimits, SchedulerRules
-from postroad.scheduling.trust import Trust
 
 RULES = SchedulerRules(idle=60, age=300, remember_closed=1000, remember_broken=500)
 

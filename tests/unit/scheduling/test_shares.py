@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from postroad.scheduling.destination_records import Lookups
 from postroad.scheduling.events import LookupJob, Precedence
-from postroad.scheduling.lookups import Lookups
 from postroad.scheduling.ranking import Order, SchedulerRules, ShareLimits, may_grow
 
 

@@ -6,9 +6,9 @@ import random
 from collections import Counter
 from dataclasses import replace
 
+from postroad.scheduling.destination_records import BusyConnections, Trust
 from postroad.scheduling.events import ConnectionPaused, Site, Tick
 from postroad.scheduling.ranking import SchedulerRules
-from postroad.scheduling.trust import BusyConnections, Trust
 from support.simulated_delivery import Simulation
 
 RULES = SchedulerRules(

@@ -10,8 +10,8 @@ from itertools import islice
 
 import pytest
 
+from postroad.domain.mail.address_lists import fields_of
 from postroad.domain.mail.dot_stuffing import Stuffer, Unstuffer
-from postroad.domain.mail.header_fields import fields_of
 from postroad.domain.mail.shapes import shape_of
 from postroad.errors import InvalidMail
 from postroad.signing.signatures import (

@@ -24,7 +24,7 @@ from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.domain.configuration.documents import from_document, to_document
 from postroad.domain.configuration.history import READ_LEASE, ConfigurationEvent, Rollout
 from postroad.errors import ConfigurationConflict, HistoryTooNew, InvalidInput, ViewRefused
-from postroad.ports.history import Recorded
+from postroad.ports.view import Recorded
 
 KEY = "@home"
 """In place of a queue's name, which has no @."""

@@ -13,7 +13,7 @@ from postroad.adapters.cassandra import schema, statements
 from postroad.adapters.cassandra.history import Home
 from postroad.adapters.cassandra.session import Row, Session, Statement
 from postroad.adapters.cassandra.view.view import CassandraView
-from postroad.domain.queues.server_claims import Claim, Claimant
+from postroad.domain.queues.ownership import Claim, Claimant
 from postroad.errors import ViewRefused
 from postroad.ports.view import SchemaChanges, TableOptions
 

@@ -22,7 +22,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from postroad.adapters.memory.steps import ProcessSteps, step
-from postroad.domain.queues.server_claims import Claim, Claimant
+from postroad.domain.queues.ownership import Claim, Claimant
 from postroad.errors import BrokerRefused, BrokerUnavailable, NotPublished, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths
 from postroad.ports.clock import Clock

@@ -18,8 +18,8 @@ from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ConfigurationConflict
 from postroad.ports.clock import Clock
-from postroad.ports.history import Effective, Recorded
 from postroad.ports.servers import Checked
+from postroad.ports.view import Effective, Recorded
 
 
 @dataclass(slots=True)

@@ -20,13 +20,7 @@ from postroad.adapters.rabbitmq.publisher import Publisher
 from postroad.domain.delivery.events import StreamEvent
 from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerRefused, ServerError, StreamRefused, Unroutable
-from postroad.ports.events import (
-    MAX_BATCH,
-    MAX_WAITING,
-    SinkReply,
-    SinkVerdict,
-    WaitingEvent,
-)
+from postroad.ports.events import MAX_BATCH, MAX_WAITING, SinkReply, SinkVerdict, WaitingEvent
 
 UNUSED = timedelta(days=14)
 MAX_QUEUE_BYTES = 512 * 2**20

@@ -23,7 +23,7 @@ from postroad.adapters.rabbitmq.management import Management, Vhost
 from postroad.adapters.rabbitmq.topology import DELAYS, DeclaredExchange, Topology
 from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.server_claims import Claim, Claimant
+from postroad.domain.queues.ownership import Claim, Claimant
 from postroad.errors import BrokerRefused, CredentialsRefused, ServerError
 
 TAG = "management"

@@ -10,7 +10,7 @@ import click
 
 from postroad.cli.kubectl.plugin import Kubectl, Resource, with_kubectl
 from postroad.cli.kubectl.remote import CONTAINER, debug_pod
-from postroad.controller.pods.jobs import job_spec
+from postroad.controller.pods.pods import job_spec
 from postroad.domain.queues.names import QueueName
 
 FOLDER = "/etc/james"

@@ -15,8 +15,7 @@ import click
 
 from postroad.cli.mail.enqueue import addresses_of, is_resent, message_of
 from postroad.cli.mail.sendmail_options import SendmailOptions
-from postroad.domain.mail.address_lists import addresses_in
-from postroad.domain.mail.header_fields import HeaderField, fields_of
+from postroad.domain.mail.address_lists import HeaderField, addresses_in, fields_of
 from postroad.domain.mail.mail import DsnOptions, Mail
 from postroad.domain.mail.shapes import with_crlf
 from postroad.errors import InvalidInput

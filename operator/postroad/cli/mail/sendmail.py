@@ -35,7 +35,7 @@ from postroad.errors import (
     PostroadError,
 )
 from postroad.ports.mail_queue import MailQueue
-from postroad.settings.sendmail import SENDMAIL_FILE, SMTP_PORT, Sendmail, read_sendmail
+from postroad.settings.intake import SENDMAIL_FILE, SMTP_PORT, Sendmail, read_sendmail
 from postroad.telemetry import logs
 
 REPLY_SECONDS = 300

@@ -11,8 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from postroad.bootstrap.followed_file import FollowedFile
-from postroad.bootstrap.return_paths import read_return_paths
+from postroad.bootstrap.followed_file import FollowedFile, read_return_paths
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.mail.return_paths import ReturnPaths
 from postroad.domain.smtp.next_hops import NextHop

@@ -26,7 +26,7 @@ from postroad.controller.reads import PATIENCE, Absences
 from postroad.controller.spec.queue_resource import cluster_of
 from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.queues.names import BUCKET_CLAIM
-from postroad.domain.queues.server_claims import Claim, Claimant
+from postroad.domain.queues.ownership import Claim, Claimant
 from postroad.domain.values.instants import format_duration
 from postroad.errors import BlobMissing
 from postroad.ports.blobs import Blobs

@@ -21,9 +21,8 @@ from postroad.domain.values.instants import format_duration, parse_duration
 from postroad.errors import ConfigurationRefused, InvalidInput
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
-from postroad.ports.history import History
 from postroad.ports.servers import Servers
-from postroad.ports.view import TableOptions, View
+from postroad.ports.view import History, TableOptions, View
 
 
 @dataclass(frozen=True, slots=True)

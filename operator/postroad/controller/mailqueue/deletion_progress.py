@@ -16,7 +16,7 @@ from postroad.controller.kubernetes.api import CONFIRM_DELETION, FORCE_DELETION
 from postroad.controller.status.conditions import shortened, timestamp
 from postroad.distributed.maintenance.erasure import SERVERS, ErasureStep, Part
 from postroad.domain.queues.names import QueueName
-from postroad.domain.values.api_names import api_name
+from postroad.domain.values.text import api_name
 from postroad.errors import BucketNotOwned, PostroadError, ResourceConflict
 
 SOON, LATEST = timedelta(seconds=3), timedelta(minutes=1)

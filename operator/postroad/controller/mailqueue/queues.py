@@ -1,18 +1,35 @@
 """Reconciles MailQueues in a line: facts, decision, deeds, status, one write.
 
 The status is written last, from the findings, so that the next reconcile repairs a crash anywhere.
-Source: ADR 0006, 0034."""
+Source: ADR 0006, 0034.
+
+What a MailQueue needs on its servers goes first: queues, bucket, tables, configuration. This is
+recorded in the view's history before the operator acts on it, so that after a crash between any two
+steps the history shows what is left to do. Source: ADR 0005."""
+
+from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
+from postroad.configuration import settle
+from postroad.controller.cluster.claims import QueueClaims
+from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.finalizers import Finalizers
+from postroad.controller.cluster.plans import (
+    BrokerPlan,
+    BucketPlan,
+    QueuePlace,
+    ViewPlan,
+    refused_by_lifetime,
+)
+from postroad.controller.cluster.queue_logins import QueueLogins, UserChanges
 from postroad.controller.cluster.users import has_configuration
-from postroad.controller.kubernetes.api import MAIL_QUEUE
+from postroad.controller.kubernetes.api import MAIL_QUEUE, log_repair
 from postroad.controller.mailqueue.children import QueueChildren, stopped_report
 from postroad.controller.mailqueue.orphans import OrphanList
 from postroad.controller.mailqueue.plan import (
@@ -26,26 +43,240 @@ from postroad.controller.mailqueue.plan import (
     decide,
     with_applied,
 )
-from postroad.controller.mailqueue.provisioning import SERVER_CONDITIONS, QueueServers
-from postroad.controller.mailqueue.queue_metrics import QueueMetrics
+from postroad.controller.mailqueue.queue_metrics import Engines, QueueMetrics
 from postroad.controller.reads import key_of
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.conditions import (
+    CONFLICT,
+    TOO_SLOW,
     Finding,
     Report,
+    Status,
     Truth,
     advice,
     attempt,
+    bad,
     composed,
+    good,
     hash_of_spec,
     paused_report,
     unknown,
 )
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
-from postroad.errors import KubernetesError
+from postroad.distributed.maintenance.erasure import Part
+from postroad.domain.configuration.documents import effective_document
+from postroad.domain.configuration.history import MAX_READ_LEASE
+from postroad.domain.queues.names import QueueName
+from postroad.errors import HistoryTooNew, KubernetesError, ServerError
+from postroad.ports.blobs import OBJECTS_EXPIRE
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Object
+
+Facts = TypeVar("Facts")
+
+OPERATOR = "operator"
+"""The operator's name in events of the configuration history."""
+
+
+SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLOBS_READY)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Result of preparing the servers for a MailQueue. `configured`: a configuration holds, so
+    that pods may run; `may_upgrade`: they may be replaced because of another release, whose history
+    this one has read; `stopped`: why nothing of the queue is made or changed, pods neither."""
+
+    report: Report
+    configured: bool
+    may_upgrade: bool = True
+    stopped: Finding | None = None
+
+
+class QueueServers:
+    """Prepares the servers of queues."""
+
+    def __init__(
+        self, clusters: Clusters, engines: Engines, clock: Clock, logins: QueueLogins
+    ) -> None:
+        self._clusters = clusters
+        self._engines = engines
+        self._clock = clock
+        self._logins = logins
+
+    async def prepare(self, plan: QueuePlan) -> Prepared:
+        """Create what the queue needs on each server; report each condition. A failure of one
+        server stops none of the others; a conflict over one stops all, because pods would use its
+        objects. Raises: KubernetesConflict, KubernetesUnavailable."""
+        if not plan.view.keyspace.has_tables:
+            message = "the reconcile of the QueueCluster has not made its tables yet"
+            types = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
+            pending = Report([unknown(each, condition.PENDING, message) for each in types])
+            return Prepared(pending, plan.broker.begun)
+        away, view_away = plan.broker.away, plan.view.keyspace.away
+        claimed, _ = await _ask(condition.BROKER_READY, away, self._claim(plan.broker), None)
+        if claimed.reason == CONFLICT:
+            return _not_taken(claimed, Report())
+        (broker, users), (blobs, _), (view, has_rows) = await asyncio.gather(
+            _ask(condition.BROKER_READY, away, self._declare(plan.broker, claimed), UserChanges()),
+            _ask(condition.BLOBS_READY, plan.bucket.away, self._make_bucket(plan.bucket), None),
+            _ask(condition.VIEW_READY, view_away, self._make_tables(plan.view), False),
+        )
+        changes = Report(repairs=users.repairs, switches=users.switches)
+        if blobs.reason == CONFLICT:
+            return _not_taken(blobs, changes)
+        fields: Status = {}
+        accepted = view
+        if view.is_good:
+            async with attempt(condition.CONFIGURATION_ACCEPTED) as attempted:
+                attempted.finding, fields = await self._configure(plan.view, has_rows=has_rows)
+            accepted = attempted.finding
+        if accepted.reason == HistoryTooNew.__name__:
+            return _not_taken(accepted, changes)
+        may_upgrade = view.is_good and accepted.reason != TOO_SLOW
+        if not may_upgrade:
+            accepted = _not_asked(plan.view, accepted)
+        report = replace(changes, findings=[accepted, broker, view, blobs], fields=fields)
+        return Prepared(report, plan.broker.begun or bool(fields), may_upgrade)
+
+    async def _claim(self, plan: BrokerPlan) -> tuple[Finding, None]:
+        await self._claims(plan.place).claim(Part.MESSAGES)
+        message = f"exchange {plan.place.name.exchange} is claimed"
+        return good(condition.BROKER_READY, message), None
+
+    def _claims(self, place: QueuePlace) -> QueueClaims:
+        return QueueClaims(self._clusters.claims, self._clusters.users, place)
+
+    async def _declare(self, plan: BrokerPlan, claimed: Finding) -> tuple[Finding, UserChanges]:
+        if not claimed.is_good:
+            return claimed, UserChanges()
+        name, broker = plan.place.name, plan.place.broker()
+        missing = plan.begun and not await broker.exists()
+        await broker.declare(first=not plan.begun)
+        if streams := plan.streams:
+            await plan.place.servers.declare_streams(name, streams)
+        changes = await self._logins.keep(plan)
+        if missing:
+            log_repair("queues", exchange=name.exchange)
+            return bad(condition.BROKER_READY, *missing_queues(name), retryable=True), changes
+        message = f"exchange {name.exchange} and its queues exist"
+        return good(condition.BROKER_READY, message), changes
+
+    async def _make_bucket(self, plan: BucketPlan) -> tuple[Finding, None]:
+        place, bucket, blobs = plan.place, plan.place.bucket, plan.place.blobs()
+        if not place.owns_bucket:
+            if await blobs.exists():
+                return good(condition.BLOBS_READY, f"bucket {bucket} exists; it is shared"), None
+            message = f"the shared bucket {bucket} does not exist: create it"
+            return bad(condition.BLOBS_READY, "BucketNotFound", message, retryable=True), None
+        missing = plan.begun and not await blobs.exists()
+        limits = await blobs.create(f"{place.name}/", first=not plan.begun)
+        await self._claims(place).claim(Part.BYTES)
+        if missing:
+            log_repair("bucket", bucket=bucket)
+            return bad(condition.BLOBS_READY, *missing_bucket(bucket), retryable=True), None
+        if OBJECTS_EXPIRE in limits:
+            message = f"a lifecycle rule of bucket {bucket} deletes bytes of mail: remove it"
+            return bad(condition.BLOBS_READY, OBJECTS_EXPIRE, message, retryable=True), None
+        message = f"bucket {bucket} exists"
+        if limits:
+            message += f"; the object store does not offer: {', '.join(limits)}"
+        return good(condition.BLOBS_READY, message, *limits[:1]), None
+
+    async def _make_tables(self, plan: ViewPlan) -> tuple[Finding, bool]:
+        """Reach the tables; return also whether they have rows of the queue."""
+        limits = await plan.place.view().limits()
+        message = f"tables exist in {plan.keyspace.cassandra.keyspace}"
+        return good(condition.VIEW_READY, message), limits.browse_start is not None
+
+    async def _configure(self, plan: ViewPlan, *, has_rows: bool) -> tuple[Finding, Status]:
+        """Settle the configuration, then set the limits by it; return also the fields of the
+        status, of which there are none while no configuration holds."""
+        which, lifetime = condition.CONFIGURATION_ACCEPTED, plan.keyspace.cassandra.row_lifetime
+        unfit_window, unfit_step = refused_by_lifetime(plan.queue, lifetime)
+
+        async def has_data() -> bool:
+            return has_rows
+
+        try:
+            settled = await settle(
+                plan.place.history(),
+                plan.queue.spec.view.configuration(),
+                at=self._clock.now(),
+                by=OPERATOR,
+                generation=plan.queue.generation,
+                status=plan.reported_history,
+                has_data=has_data,
+                unfit=unfit_window or unfit_step,
+            )
+            if settled.state is not None:
+                await self._engines.begin(plan.place)
+        except HistoryTooNew:
+            raise
+        except ServerError as error:
+            return bad(which, TOO_SLOW, error.explain(), retryable=True), {}
+        fields: Status = {}
+        if (state := settled.state) is not None:
+            document = effective_document(state, state.at + MAX_READ_LEASE)
+            fields = {"configuration": document, "history": settled.entries()}
+        refusals = [each for each in (settled.refusal, unfit_step) if each is not None]
+        if refusals:
+            message = "; ".join(dict.fromkeys(each.message for each in refusals))
+            return bad(which, refusals[0].reason, message, retryable=False), fields
+        assert state is not None
+        return good(which, f"version {state.version} holds", "Accepted"), fields
+
+
+def _not_taken(conflict: Finding, changes: Report) -> Prepared:
+    """Return the findings about a queue that another one has, or a later release: nothing more of
+    it is made, and what pods it has go on."""
+    types = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
+    others = [each for each in types if each != conflict.condition]
+    findings = [conflict, *(unknown(each, CONFLICT, conflict.message) for each in others)]
+    return Prepared(replace(changes, findings=findings), configured=False, stopped=conflict)
+
+
+def _not_asked(plan: ViewPlan, why: Finding) -> Finding:
+    version = (plan.status.get("configuration") or {}).get("version")
+    holds = f"version {version} still holds" if version else "none holds yet"
+    message = f"the history in Cassandra cannot be read, {holds}: {why.message}"
+    return unknown(condition.CONFIGURATION_ACCEPTED, "HistoryNotReadable", message)
+
+
+async def _ask(
+    which: str,
+    away: Finding | None,
+    work: Coroutine[Any, Any, tuple[Finding, Facts]],
+    otherwise: Facts,
+) -> tuple[Finding, Facts]:
+    """Ask a server, unless the QueueCluster has just found that it does not answer: a thousand
+    queues that wait for it would block those of every other cluster. `otherwise`: the facts where
+    it gave none."""
+    if away is not None:
+        work.close()
+        return away, otherwise
+    async with attempt(which) as attempted:
+        attempted.finding, otherwise = await work
+    return attempted.finding, otherwise
+
+
+def missing_queues(name: QueueName) -> tuple[str, str]:
+    """Return reason and message about queues that a configured MailQueue lacked in RabbitMQ."""
+    return "QueuesWereMissing", (
+        f"the queues of exchange {name.exchange} were missing and are made anew, empty: where the "
+        "cluster has a managementURL, maintenance publishes waiting mail again; at once does it "
+        f"`kubectl mailqueue republish {name.name} -n {name.namespace} --older-than 5m`"
+    )
+
+
+def missing_bucket(bucket: str) -> tuple[str, str]:
+    """Return reason and message about a bucket that a configured MailQueue lacked."""
+    return "BucketWasMissing", (
+        f"bucket {bucket} was missing and is made anew, empty: mail whose bytes were in it becomes "
+        "dead letters; copy the objects back, then requeue them"
+    )
+
 
 PENDING_SECONDS = 2.0
 """After so long a first reconcile that goes on is reported: a write, and an event of the watch, for

@@ -42,9 +42,8 @@ from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
 from postroad.controller.mailqueue.orphans import OrphanList
 from postroad.controller.mailqueue.plan import FactsReader, LastCheck, LastReconcile
-from postroad.controller.mailqueue.provisioning import QueueServers
 from postroad.controller.mailqueue.queue_metrics import Engines, MetricsSchedule, QueueMetrics
-from postroad.controller.mailqueue.queues import Queues
+from postroad.controller.mailqueue.queues import Queues, QueueServers
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.run.causes import Causes, OperatorClass, console_role, pipeline_role
 from postroad.controller.run.workqueue import TASKS, Urgency, Workqueue

@@ -18,7 +18,7 @@ from postroad.delivery_settings.secret_references import (
     SecretReference,
 )
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
-from postroad.domain.values.api_names import BY_API_NAME
+from postroad.domain.values.text import BY_API_NAME
 from postroad.logins import LOGIN, S3_LOGIN
 from postroad.tls import Encryption
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from postroad.controller.kubernetes.api import BEGUN
 from postroad.controller.kubernetes.drift import hash_in
-from postroad.controller.mailqueue.pipeline_runs import MAX_NUMBER, error_of, outcome_of
+from postroad.controller.mailqueue.children import MAX_NUMBER, error_of, outcome_of
 from postroad.controller.pods.pipeline_children import PIPELINE as PIPELINE_POD
 from postroad.controller.pods.pods import JOB_OF_POD
 from postroad.controller.pods.task_jobs import COUNT, TASK

@@ -19,8 +19,7 @@ from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.events import EventSpool
-from postroad.ports.history import ConfigurationSource, Effective
-from postroad.ports.view import View
+from postroad.ports.view import ConfigurationSource, Effective, View
 from postroad.telemetry.logs import Logger, logger
 
 MAX_UNTIL_CLOSED = 1024

@@ -32,8 +32,7 @@ from postroad.domain.queues.entries import EndingKind, Mark, Partition
 from postroad.domain.queues.names import mail_of_bytes
 from postroad.domain.queues.references import decode
 from postroad.domain.values.identifiers import LAST, moment_of
-from postroad.ports.history import Effective
-from postroad.ports.view import FOREVER
+from postroad.ports.view import FOREVER, Effective
 from postroad.telemetry import metrics
 
 PORTION = 100_000

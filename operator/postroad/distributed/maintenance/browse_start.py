@@ -19,8 +19,8 @@ from postroad.distributed.maintenance.drain_check import (
     close,
 )
 from postroad.errors import PostroadError
-from postroad.ports.history import Effective
 from postroad.ports.marks import PartitionVersion
+from postroad.ports.view import Effective
 from postroad.telemetry import metrics
 
 AT_MOST = 100_000

@@ -36,8 +36,7 @@ from postroad.errors import (
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
 from postroad.ports.clock import Clock
-from postroad.ports.history import History
-from postroad.ports.view import View
+from postroad.ports.view import History, View
 
 AHEAD = timedelta(minutes=1)
 """Time ahead of all known clocks that a slice may have rows: more than any tolerated skew."""

@@ -20,8 +20,8 @@ from postroad.domain.delivery.suppressed import NOT_MAILED, token_of
 from postroad.domain.mail.mail import EVENT_KEY, Envelope, Outcome, OutcomeKind, domain_of
 from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.smtp.bounces import Bounce
-from postroad.domain.values.api_names import api_name
 from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.text import api_name
 from postroad.errors import InvalidInput
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from postroad.domain.mail.address_lists import octets_of
 from postroad.domain.mail.given_values import (
     MAX_ENVELOPE,
     NO_VALUES,
@@ -22,7 +23,6 @@ from postroad.domain.mail.given_values import (
     texts,
     typed,
 )
-from postroad.domain.mail.header_fields import octets_of
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.values.frozen import value
 from postroad.errors import InvalidInput, InvalidMail

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from postroad.domain.values.api_names import BY_API_NAME
+from postroad.domain.values.text import BY_API_NAME
 
 MAX_WORDS = 100
 """Characters that are kept of a reply's words."""

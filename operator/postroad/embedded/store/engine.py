@@ -1,10 +1,12 @@
 """One open store: its lanes, their live entries and what is cached of them, and how it stops (R6).
 
 `enqueue`, `leases` and `administration` write the records of a mail through it. `opening` recovers,
-`maintenance` takes checkpoints, `items` and `owner` are the port.
+`maintenance` takes checkpoints, `items` and `owner` are the port. Single ENVELOPEs are read in
+blocks, because entries that are due together lie together (LQ-32, SP-17).
 Source: LQ-3, LQ-6..10, LQ-28, LQ-29."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -12,15 +14,15 @@ from uuid import UUID
 from postroad.domain.values.identifiers import Identifiers, moment_of
 from postroad.domain.values.instants import microseconds, moment_after
 from postroad.embedded.log.envelopes import EnvelopeRecord, domains_of, encode_envelope
+from postroad.embedded.log.frames import HEAD, frame_at, frame_size
 from postroad.embedded.log.index import Index, KeyIndex
 from postroad.embedded.log.lanes import LaneLog, SegmentSizes, Written
 from postroad.embedded.log.layout import DEAD, HELD, KEYS, NEW, Lane, Layout
 from postroad.embedded.log.options import FreeSpace, StoreLimits, StoreOptions
 from postroad.embedded.log.records import ENVELOPE, KeyRecord, Record, encode
-from postroad.embedded.log.segments import READY, LiveEntry, Segment
+from postroad.embedded.log.segments import READY, LiveEntry, Segment, waiting_at
 from postroad.embedded.log.slots import Slots
 from postroad.embedded.log.spool_files import SMALL, Kept, SpoolFiles
-from postroad.embedded.store.envelope_reader import EnvelopeReader
 from postroad.embedded.store.ready_queues import ReadyQueues, Wakeups
 from postroad.embedded.store.spool_writing import SpoolWriter
 from postroad.errors import PostroadError, QueueClosed, StoreFailed
@@ -336,3 +338,54 @@ def _failure_of(error: Exception) -> PostroadError:
     failure = StoreFailed(f"an unexpected {type(error).__name__} stopped the store")
     failure.__cause__ = error
     return failure
+
+
+BLOCK = 64 * 1024
+BLOCKS_KEPT = 64
+
+
+class EnvelopeReader:
+    """Reads the ENVELOPEs of live entries."""
+
+    def __init__(self, lanes: dict[Lane, LaneLog], threads: Threads) -> None:
+        self._lanes, self._threads = lanes, threads
+        self._blocks: OrderedDict[tuple[Lane, int, int], bytes] = OrderedDict()
+        self.bytes_read = 0
+
+    async def read(self, entry: LiveEntry) -> EnvelopeRecord:
+        """Return an entry's ENVELOPE, or what stands for one set aside. Raises: StoreDamaged."""
+        lane = self._lanes[entry.segment.lane]
+        payload = lane.recall(entry.position)
+        if payload is None:
+            payload = await self._payload(lane, entry)
+        return waiting_at(entry.segment, entry.offset, payload)
+
+    async def _payload(self, lane: LaneLog, entry: LiveEntry) -> bytes:
+        segment, offset = entry.segment, entry.offset
+        pending = lane.pending(segment, offset)
+        if pending is not None:
+            return pending[HEAD.size : HEAD.size + entry.length]
+        size = frame_size(entry.length)
+        first, last = offset // BLOCK, (offset + size - 1) // BLOCK
+        data = b"".join([await self._block(segment, number) for number in range(first, last + 1)])
+        frame = frame_at(data, offset - first * BLOCK, segment.seed)
+        if frame is None:
+            raise segment.damaged(offset)
+        return frame.payload
+
+    async def _block(self, segment: Segment, number: int) -> bytes:
+        """Return one block, and cache it when no more frames can go to it."""
+        key = (segment.lane, segment.sequence, number)
+        if (known := self._blocks.get(key)) is not None:
+            self._blocks.move_to_end(key)
+            return known
+        # Asked before the read: else a flush that ends during it has half a block cached as whole,
+        # and the next mail in it is taken for damage.
+        is_complete = (number + 1) * BLOCK <= segment.written
+        data = await self._threads.run(segment.read, number * BLOCK, BLOCK)
+        self.bytes_read += len(data)
+        if is_complete:
+            self._blocks[key] = data
+            if len(self._blocks) > BLOCKS_KEPT:
+                self._blocks.popitem(last=False)
+        return data

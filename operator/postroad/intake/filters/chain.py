@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.domain.mail.header_fields import fields_of
+from postroad.domain.mail.address_lists import fields_of
 from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidMail

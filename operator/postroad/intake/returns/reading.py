@@ -25,7 +25,7 @@ from typing import Any
 from flufl.bounce import all_failures
 
 from postroad.domain.delivery.suppressed import compared
-from postroad.domain.mail.header_fields import MAX_SEARCHED
+from postroad.domain.mail.address_lists import MAX_SEARCHED
 from postroad.domain.smtp.bounces import MAX_READ as MAX_REASON
 from postroad.domain.smtp.bounces import Bounce, BounceClass, bounce_of
 from postroad.errors import InvalidInput

@@ -9,7 +9,7 @@ from email import policy
 from email.headerregistry import Address, AddressHeader
 from email.message import EmailMessage, Message
 
-from postroad.domain.mail.header_fields import fields_of
+from postroad.domain.mail.address_lists import fields_of
 from postroad.errors import InvalidMail
 from postroad.intake.web.models import (
     Attachment,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
 from postroad.domain.delivery.retries import RetryPlan
-from postroad.domain.mail.header_fields import message_id_of
+from postroad.domain.mail.address_lists import message_id_of
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import EntryLost, QueueClosed
 from postroad.ports.mail_queue import Item
