@@ -13,7 +13,6 @@ import pytest
 
 from contract.view_contract import entry
 from postroad.controller.kubernetes.api import (
-    CONFIG_MAP,
     CONFIRM_DELETION,
     FORCE_DELETION,
     INSTANCE,
@@ -25,7 +24,6 @@ from postroad.controller.kubernetes.api import (
     NAMESPACE as NAMESPACES,
 )
 from postroad.controller.mailqueue.deletion import Deletion
-from postroad.controller.mailqueue.orphans import MAX_BYTES, OrphanList
 from postroad.controller.mailqueue.orphans import NAME as ORPHANS
 from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
@@ -85,9 +83,9 @@ def progress(operator: RunningController) -> Object:
     return found
 
 
-def orphans(operator: RunningController, name: str = ORPHANS) -> dict[str, Object]:
+def orphans(operator: RunningController) -> dict[str, Object]:
     """Return the list of orphans."""
-    found = operator.at("configmaps", "postroad-system", name) or {"data": {}}
+    found = operator.at("configmaps", "postroad-system", ORPHANS) or {"data": {}}
     return {queue: json.loads(text) for queue, text in found["data"].items()}
 
 
@@ -522,36 +520,6 @@ def test_a_list_that_stays_refused_blocks_a_forced_deletion_for_two_hours(
             (event,) = operator.events("LeftBehind")
             assert "not listed in ConfigMap postroad-system/postroad-orphans" in event["note"]
             assert "bytes (exists: blobs is away)" in event["note"]
-
-    run(scene())
-
-
-def test_entries_without_room_in_one_list_are_in_the_next() -> None:
-    async def scene() -> None:
-        async with running_controller() as operator:
-            full = {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": ORPHANS, "namespace": "postroad-system"},
-                "data": {"mail.other": "x" * (MAX_BYTES - 100)},
-            }
-            await operator.user.create(CONFIG_MAP, full)
-            await declare(operator)
-            operator.faults.plan = away("blobs")
-            await operator.delete(MAIL_QUEUE, "outgoing")
-            await annotate(operator, FORCE_DELETION)
-            await move(30)
-            assert is_gone(operator)
-            assert list(orphans(operator, f"{ORPHANS}-2")) == ["mail.outgoing"]
-
-            lists = OrphanList(operator.api, "postroad-system")
-            assert await lists.take_off("mail.outgoing", ["rows"]) == {
-                "bytes": "exists: blobs is away"
-            }
-            operator.faults.plan = no_fault
-            await operator.create(mail_queue(NAMESPACE))
-            await move(10)
-            assert orphans(operator, f"{ORPHANS}-2") == {}
 
     run(scene())
 

@@ -1,4 +1,4 @@
-"""The list of orphans: what forced deletions left behind, in ConfigMaps beside the operator.
+"""The list of orphans: what forced deletions left behind, in a ConfigMap beside the operator.
 
 It outlives the MailQueue, its namespace and its QueueCluster, whose servers may be gone. `postroad
 erase` finishes an entry and takes it off. A MailQueue that is made anew under the name takes over
@@ -7,10 +7,9 @@ what was left, and its entry with it."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from itertools import count
 from typing import Any
 
 from postroad.controller.kubernetes.api import CONFIG_MAP, log_action
@@ -19,10 +18,6 @@ from postroad.errors import KubernetesConflict, KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes
 
 NAME = "postroad-orphans"
-"""Of the first ConfigMap; those after a full one have a number behind it."""
-
-MAX_BYTES = 900_000
-"""Of the entries of one; the API server takes 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,66 +66,50 @@ class OrphanList:
         return f"ConfigMap {self._namespace}/{NAME}"
 
     async def add(self, orphan: OrphanRecord) -> None:
-        """Write an entry. Durable, idempotent. Raises: KubernetesError."""
+        """Write an entry. Durable, idempotent. Raises: KubernetesError; also where the list is
+        full, beyond some thousand entries."""
         data = {orphan.queue: _text(orphan.entry(self._namespace))}
-        full = 0
-        async for name, entries in self._lists():
-            if orphan.queue in entries or _size(entries) + _size(data) <= MAX_BYTES:
-                await self._patch(name, data)
+        if await self._api.get(CONFIG_MAP, self._namespace, NAME) is None:
+            wanted = {
+                "apiVersion": CONFIG_MAP.api_version,
+                "kind": CONFIG_MAP.name,
+                "metadata": {"name": NAME, "namespace": self._namespace},
+                "data": data,
+            }
+            try:
+                await self._api.create(CONFIG_MAP, wanted)
                 return
-            full += 1
-        name = _name(full)
-        wanted = {
-            "apiVersion": CONFIG_MAP.api_version,
-            "kind": CONFIG_MAP.name,
-            "metadata": {"name": name, "namespace": self._namespace},
-            "data": data,
-        }
-        try:
-            await self._api.create(CONFIG_MAP, wanted)
-        except KubernetesConflict:  # another deletion created it
-            await self._patch(name, data)
+            except KubernetesConflict:  # another deletion created it
+                pass
+        await self._patch(data)
 
     async def take_over(self, queue: str) -> None:
         """Remove the entry of a queue that is made anew. Idempotent. Raises: KubernetesError."""
         try:
-            lists = [each async for each in self._lists()]
+            entries = await self._entries()
         except KubernetesRefused:
             return  # an operator without rights in its own namespace has no list
-        for name, entries in lists:
-            if queue in entries:
-                await self._patch(name, {queue: None})
-                log_action("took over what a deletion had left behind", queue=queue)
+        if queue in entries:
+            await self._patch({queue: None})
+            log_action("took over what a deletion had left behind", queue=queue)
 
     async def take_off(self, queue: str, erased: Collection[str]) -> Collection[str]:
         """Take parts that are erased off an entry, which goes with the last one; return the parts
         that it has then. Idempotent. Raises: KubernetesError."""
-        async for name, entries in self._lists():
-            if queue in entries:
-                entry = json.loads(entries[queue])
-                left = {part: why for part, why in entry["left"].items() if part not in erased}
-                await self._patch(name, {queue: _text({**entry, "left": left}) if left else None})
-                return left
-        return ()
+        entries = await self._entries()
+        if queue not in entries:
+            return ()
+        entry = json.loads(entries[queue])
+        left = {part: why for part, why in entry["left"].items() if part not in erased}
+        await self._patch({queue: _text({**entry, "left": left}) if left else None})
+        return left
 
-    async def _lists(self) -> AsyncIterator[tuple[str, Mapping[str, str]]]:
-        """Yield the ConfigMaps of the list, with their entries."""
-        for number in count():
-            found = await self._api.get(CONFIG_MAP, self._namespace, _name(number))
-            if found is None:
-                return
-            yield _name(number), found.get("data") or {}
+    async def _entries(self) -> Mapping[str, str]:
+        found = await self._api.get(CONFIG_MAP, self._namespace, NAME) or {}
+        return found.get("data") or {}
 
-    async def _patch(self, name: str, data: Mapping[str, str | None]) -> None:
-        await self._api.patch(CONFIG_MAP, self._namespace, name, {"data": data})
-
-
-def _name(number: int) -> str:
-    return f"{NAME}-{number + 1}" if number else NAME
-
-
-def _size(entries: Mapping[str, str]) -> int:
-    return sum(len(queue) + len(text.encode()) for queue, text in entries.items())
+    async def _patch(self, data: Mapping[str, str | None]) -> None:
+        await self._api.patch(CONFIG_MAP, self._namespace, NAME, {"data": data})
 
 
 def _text(entry: Mapping[str, Any]) -> str:
