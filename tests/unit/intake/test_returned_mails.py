@@ -69,7 +69,7 @@ class TestClock:
 class ListSpool:
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
-        self.problem: Exception | None = None
+        self.problem: BaseException | None = None
 
     async def append(self, events: Sequence[StreamEvent]) -> None:
         if self.problem is not None:
@@ -375,6 +375,28 @@ async def test_a_report_that_cannot_be_kept_is_taken_the_next_time() -> None:
     intake.spool.problem = None
     assert await intake.send() == TAKEN
     assert list(await intake.listed()) == [TO]
+
+
+class Killed(BaseException):
+    """The end of a process at this line."""
+
+
+async def test_a_kill_between_the_entry_and_its_event_loses_neither_and_doubles_none() -> None:
+    killed = AnIntake(rules=SuppressionRules(after=2))
+    killed.spool.problem = Killed()
+    with pytest.raises(Killed):
+        await killed.send()
+    (entry,) = [each async for each in killed.list.entries("")]
+    assert (entry.count, entry.is_pending, killed.spool.found) == (1, True, [])
+
+    again = AnIntake(addresses=killed.list, rules=SuppressionRules(after=2))
+    again.clock.time += timedelta(minutes=30)  # the server had no reply, and sends it again
+    assert await again.send() == TAKEN
+    assert await again.send() == TAKEN
+
+    (entry,) = [each async for each in again.list.entries("")]
+    assert (entry.count, entry.is_pending) == (1, True)
+    assert len({each["id"] for each in again.spool.found}) == 1
 
 
 async def test_without_a_list_that_is_looked_at_nothing_is_written_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from itertools import count
@@ -102,6 +103,38 @@ async def test_recipients_that_were_delivered_do_not_come_again(queue: MailQueue
     consuming.cancel()
 
     assert handed == [("b@example.net", "c@example.net"), ("c@example.net",)]
+
+
+KILLED = """
+import asyncio, os, sys
+from postroad import Outcome, open_queue
+from postroad.embedded.store.items import SpoolItem
+
+async def killed(self, *_):
+    os._exit(9)
+
+async def main():
+    SpoolItem.end = killed
+    async with open_queue(sys.argv[1]) as queue:
+        await queue.consume(lambda mail: {"b@example.net": Outcome.delivered()})
+
+asyncio.run(main())
+"""
+
+
+async def test_a_kill_between_the_record_and_the_end_repeats_no_recipient(tmp_path: Path) -> None:
+    url, handed = f"embedded://{tmp_path}/queue", list[tuple[str, ...]]()
+    async with open_queue(url, create=True) as queue:
+        await queue.enqueue(mail("", "b@example.net", "c@example.net"))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED, url)
+    assert await process.wait() == 9
+
+    async with open_queue(url) as queue:
+        consuming = asyncio.create_task(queue.consume(lambda mail: handed.append(mail.recipients)))
+        await until(lambda: is_empty(queue))
+        consuming.cancel()
+
+    assert handed == [("c@example.net",)]
 
 
 async def test_no_more_mails_are_in_hand_than_asked_for(queue: MailQueue) -> None:

@@ -4,10 +4,12 @@ entry of it, as it was accepted."""
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -295,6 +297,54 @@ async def test_beyond_its_size_mail_is_answered_as_without_an_outbox(scene: Scen
         await outbox.enqueue(mail("later"))
 
     assert Counter(await names(scene)) == {"kept": 2, "later": 1}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m,mode=0700", "tmpfs", str(folder)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("a file system is not mounted without rights")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+async def test_a_full_disk_refuses_mail_loses_none_and_takes_it_again(
+    scene: Scene, small_disk: Path
+) -> None:
+    scene.folder = small_disk
+    scene.behind.is_away = True
+    kept, content = list[str](), b"Subject: x\r\n\r\n" + b"y" * 500_000 + b"\r\n"
+
+    async def fill() -> None:
+        for number in range(100):
+            await outbox.enqueue(mail(f"m{number}", content))
+            kept.append(f"m{number}")
+
+    def fill_the_rest() -> None:
+        with (small_disk / "of others").open("wb", buffering=0) as file, suppress(OSError):
+            for _ in range(100):
+                file.write(bytes(1 << 20))
+        assert not os.statvfs(small_disk).f_bavail
+
+    async with scene.process() as outbox:
+        with pytest.raises(ViewUnavailable):  # as without an outbox
+            await fill()
+        assert kept
+        fill_the_rest()
+    async with scene.process() as outbox:  # begun again on the full disk
+        with pytest.raises(ViewUnavailable):
+            await outbox.enqueue(mail("refused", content))
+        (small_disk / "of others").unlink()
+        scene.behind.is_away = False
+        await scene.until_empty()
+        await outbox.enqueue(mail("later", content))
+
+    assert await names(scene) == sorted([*kept, "later"])
 
 
 async def test_a_full_outbox_that_is_first_lets_mail_go_to_the_queue(scene: Scene) -> None:
