@@ -64,7 +64,7 @@ test: setup ## every test, on real servers (TESTS=path to choose)
 test-cluster: setup ## tests on a cluster of their own: faults, nodes that come and go (minutes)
 	POSTROAD_TEST_CLUSTER="$${POSTROAD_TEST_CLUSTER-own}" POSTROAD_REQUIRE=cluster $(PY) -m pytest $(or $(TESTS),tests/integration/cluster)
 
-test-peers: setup ## mail through Postfix, Exim, OpenSMTPD, Dovecot, Haraka, maddy and swaks, in and out
+test-peers: setup ## mail through Postfix, Exim, OpenSMTPD, Dovecot, Haraka, maddy, James and swaks, in and out
 	POSTROAD_TEST_PEERS=yes $(PY) -m pytest $(or $(TESTS),tests/peers)
 
 test-gitops: setup ## Flux, Argo CD, and two releases of the chart on the local stack (built by Go: a quarter of an hour, once)

@@ -11,6 +11,10 @@ LIMIT_BYTES = 11 * 2**20
 """The largest mail that the receiving side accepts."""
 
 SAME = "same octets"
+MOVED = "moves fields"
+WHOLE = SAME, MOVED
+"""Cells of mail whose fields and body are those that were sent."""
+
 TRACE = frozenset(("received", "return-path", "delivered-to"))
 REFUSED = "refused@dest.example"
 
@@ -143,7 +147,7 @@ def _differences(sent: bytes, arrived: bytes) -> set[str]:
     added = _names(b"".join(each for each in lines if each not in sent_lines)) - TRACE
     if added:
         found.add(f"adds {', '.join(sorted(added))}")
-    return found or {"moves fields"}
+    return found or {MOVED}
 
 
 def _fields(header: bytes) -> list[bytes]:

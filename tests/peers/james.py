@@ -6,13 +6,15 @@ LMTP brings it, too; IMAP reads them. `Filling.java` queues mail for tests of hi
 from __future__ import annotations
 
 import asyncio
+import imaplib
+import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 
-from peers.server import READY_SECONDS, Peer, Road
+from peers.server import Peer, Road
 from stack import cache, maven
 from stack.cache import Entry
 from stack.cassandra import java
@@ -21,6 +23,7 @@ from support.ports import free_port
 
 SOURCES = Path(__file__).parent / "james_server"
 VERSION = "3.8.1"
+PASSWORD = "opensesame"
 
 PROCESSORS = """\
 <mailetcontainer>
@@ -44,7 +47,10 @@ PROCESSORS = """\
       {onward}
     </processor>
     <processor state="bounces">
-      <mailet match="All" class="DSNBounce"><passThrough>false</passThrough></mailet>
+      <mailet match="All" class="DSNBounce">
+        <passThrough>false</passThrough>
+        <attachment>heads</attachment>
+      </mailet>
     </processor>
   </processors>
 </mailetcontainer>
@@ -61,6 +67,7 @@ ONWARD = """\
         <sendpartial>true</sendpartial>
         <bounceProcessor>bounces</bounceProcessor>
         <startTLS>{starts_tls}</startTLS>
+        <verifyServerIdentity>false</verifyServerIdentity>
       </mailet>"""
 STAYS = '<mailet match="All" class="Null"/>'
 
@@ -92,6 +99,9 @@ LMTP = """\
   <bind>127.0.0.1:{lmtp_port}</bind>
   <maxmessagesize>{limit_kib}</maxmessagesize>
   <handlerchain>
+    <handler class="dev.postroad.tests.Refusing">
+      <recipient>{road.refused}</recipient>
+    </handler>
     <handler class="org.apache.james.lmtpserver.CoreCmdHandlerLoader"/>
   </handlerchain>
 </lmtpserver></lmtpservers>
@@ -127,7 +137,7 @@ REST = {
         "<defaultDomain>peer.example</defaultDomain></domainlist>"
     ),
     "usersrepository.xml": (
-        "<usersrepository><algorithm>PBKDF2-SHA512</algorithm>"
+        "<usersrepository><algorithm>SHA-512</algorithm>"
         "<enableVirtualHosting>true</enableVirtualHosting></usersrepository>"
     ),
     "mailrepositorystore.xml": (
@@ -156,11 +166,13 @@ class James(Peer):
     him drop the rest, and no consumer is at his queue `outgoing`."""
 
     name = "James"
+    ready_seconds = 600.0  # a JVM that loads 300 jars on a busy machine
     relays = True
 
     def __init__(self, base: Path, road: Road) -> None:
         super().__init__(base, road)
-        self.lmtp_port, self.imap_port, self.web_port = free_port(), free_port(), free_port()
+        self.smtp_port, self.lmtp_port = self.port, free_port()
+        self.imap_port, self.web_port = free_port(), free_port()
 
     def entries(self) -> Sequence[Entry]:
         return (_jars(), _classes())
@@ -175,7 +187,7 @@ class James(Peer):
         onward = ONWARD.format(road=self.road, starts_tls="true" if self.road.secures else "false")
         values = {
             "road": self.road,
-            "port": self.port,
+            "port": self.smtp_port,
             "lmtp_port": self.lmtp_port,
             "imap_port": self.imap_port,
             "web_port": self.web_port,
@@ -192,11 +204,19 @@ class James(Peer):
         }
         for name, text in files.items():
             (conf / name).write_text(text.format(**values))
+        if is_secured:
+            words = (*("-importcert", "-noprompt", "-alias", "authority"), "-file", self.authority)
+            store = ("-keystore", self.base / "trust.p12", "-storepass", PASSWORD)
+            keytool = java().with_name("keytool")
+            subprocess.run([keytool, *words, *store], check=True, capture_output=True)
 
     def command(self) -> Sequence[str | Path]:
         jars, classes = (each.path for each in self.entries())
+        property_ = "-Djavax.net.ssl.trustStore"
+        trust = (f"{property_}={self.base}/trust.p12", f"{property_}Password={PASSWORD}")
         return (
             *(java(), "-Xmx768m", f"-Dworking.directory={self.base}"),
+            *(trust if self.road.certificates is not None else ()),
             f"-Dlogback.configurationFile={self.base}/conf/logback.xml",
             *("-cp", f"{classes}:{jars}/*", "org.apache.james.MemoryJamesServerMain"),
         )
@@ -204,26 +224,53 @@ class James(Peer):
     async def start(self, *before: str | Path) -> None:
         """Start him, and wait for his WebAdmin, too, which begins last."""
         await super().start(*before)
-        async with asyncio.timeout(READY_SECONDS), httpx.AsyncClient(base_url=self.web) as client:
-            while True:
-                with suppress(httpx.TransportError):
-                    await client.get("/healthcheck")
-                    return
+        async with asyncio.timeout(self.ready_seconds):
+            while not await self._answers():
                 await asyncio.sleep(0.1)
+
+    async def _answers(self) -> bool:
+        with suppress(httpx.TransportError):
+            async with httpx.AsyncClient(base_url=self.web) as client:
+                await client.get("/healthcheck")
+                return True
+        return False
 
     @property
     def web(self) -> str:
         """The address of his WebAdmin."""
         return f"http://127.0.0.1:{self.web_port}"
 
-    async def know(self, users: Sequence[str], password: str) -> None:
-        """Make the users, and their domains."""
+    async def know(self, users: Sequence[str]) -> None:
+        """Make mailboxes of these users, and their domains."""
         async with httpx.AsyncClient(base_url=self.web) as client:
             for domain in {each.rpartition("@")[2] for each in users}:
                 (await client.put(f"/domains/{domain}")).raise_for_status()
             for user in users:
-                answer = await client.put(f"/users/{user}", json={"password": password})
+                answer = await client.put(f"/users/{user}", json={"password": PASSWORD})
                 answer.raise_for_status()
+
+    def mails(self, users: Sequence[str]) -> dict[str, list[bytes]]:
+        """Return the mails in the mailboxes of users, as IMAP has them."""
+        found = {}
+        for user in users:
+            with imaplib.IMAP4("127.0.0.1", self.imap_port) as client:
+                client.login(user, PASSWORD)
+                client.select()
+                _, [numbers] = client.search(None, "ALL")
+                parts = [client.fetch(each, "(BODY.PEEK[])")[1] for each in numbers.split()]
+            found[user] = [bytes(each[0][1]) for each in parts if isinstance(each[0], tuple)]
+        return found
+
+
+class JamesMailboxes(James):
+    """The same James, who keeps mail that comes by LMTP."""
+
+    name = "James (LMTP)"
+    relays = False
+
+    def __init__(self, base: Path, road: Road) -> None:
+        super().__init__(base, road)
+        self.port = self.lmtp_port
 
 
 def _jars() -> Entry:

@@ -24,7 +24,7 @@ from support.certificates import Certificates
 from support.ports import free_port
 
 SUITE = "bookworm"
-READY_SECONDS, END_SECONDS = 120.0, 10.0
+END_SECONDS = 10.0
 APART = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"),
@@ -77,6 +77,7 @@ class Peer(ABC):
     it."""
 
     name: ClassVar[str]
+    ready_seconds: ClassVar[float] = 120.0
 
     def __init__(self, base: Path, road: Road) -> None:
         self.base, self.road = base, road
@@ -144,7 +145,7 @@ class Peer(ABC):
                 cwd=self.base,
             )
         try:
-            await asyncio.wait_for(self._greets(), READY_SECONDS)
+            await asyncio.wait_for(self._greets(), self.ready_seconds)
         except (TimeoutError, RuntimeError) as error:
             await self.stop()
             text = self.log.read_text(errors="replace")[-2000:]

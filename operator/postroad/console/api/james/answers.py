@@ -5,7 +5,6 @@ Source: Apache James, Web Administration."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from fastapi import FastAPI, Request
@@ -66,15 +65,11 @@ def date_of(moment: datetime) -> str:
 
 def add_handlers(app: FastAPI) -> None:
     """Let every error be one of James' WebAdmin."""
-    problems: dict[type[Exception], Callable[[Request, Exception], Response]] = {
-        JamesError: _refused,
-        Problem: _problem,
-        PostroadError: _failed,
-        HTTPException: _no_route,
-        Exception: _unexpected,
-    }
-    for kind, handler in problems.items():
-        app.add_exception_handler(kind, handler)
+    app.add_exception_handler(JamesError, _refused)
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(PostroadError, _failed)
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(Exception, _unexpected)
 
 
 def _refused(_: Request, error: Exception) -> Response:
