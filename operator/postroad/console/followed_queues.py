@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -93,10 +94,8 @@ def _has_failed(opening: asyncio.Task[ConsoleQueue]) -> bool:
 
 
 async def _close(opening: asyncio.Task[ConsoleQueue]) -> None:
-    try:
+    with suppress(PostroadError):  # of one that was not opened either
         await (await opening).queue.close()
-    except PostroadError as error:
-        _log.warning("a queue could not be closed", error=error.explain())
 
 
 def _read(file: Path) -> Mapping[QueueName, ServedQueue]:

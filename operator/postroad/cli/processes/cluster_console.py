@@ -17,9 +17,11 @@ from uuid import uuid4
 import click
 
 from postroad.adapters.clocks import MachineClock
+from postroad.cli.options import AddressType
 from postroad.cli.processes.console import listen_on
 from postroad.cli.processes.long_running import run
 from postroad.domain.queues.names import QueueName
+from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.ports.access_reviews import QUEUE_GROUP
 from postroad.ports.kubernetes import Kind, Kubernetes
 from postroad.settings import Settings, from_environment
@@ -45,21 +47,29 @@ MAX_NOTE = 1000
     required=True,
     help="The file with the queues, which the operator writes.",
 )
+@click.option("--listen", type=AddressType(0), help="An address (default: all, at port 8600).")
 @click.option("--audience", required=True, help="The audience of tokens for this console.")
 @click.option("--service", "services", multiple=True, help="A name of its Service.")
 @click.option("--host", "hosts", multiple=True, help="A name under which a proxy with TLS has it.")
 def cluster_console(
-    file: Path, audience: str, services: tuple[str, ...], hosts: tuple[str, ...]
+    file: Path,
+    listen: str | None,
+    audience: str,
+    services: tuple[str, ...],
+    hosts: tuple[str, ...],
 ) -> None:
     """Serve the queues of a QueueCluster over HTTP, until SIGTERM. The operator runs this, for
     `spec.console`; the rights are Kubernetes'."""
     settings = from_environment()
-    run(settings, _serve(settings, file, audience, services, hosts))
+    every = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
+    place = parse_host_port(listen, 0) if listen else (every, PORT)
+    run(settings, _serve(settings, file, place, audience, services, hosts))
 
 
 async def _serve(
     settings: Settings,
     file: Path,
+    place: tuple[str, int],
     audience: str,
     services: tuple[str, ...],
     hosts: tuple[str, ...],
@@ -80,7 +90,7 @@ async def _serve(
         health = HealthServer(readiness)
         await health.listen(settings.health_host, settings.health_port)
         opened.push_async_callback(health.close)
-        listening = listen_on("::" if socket.has_dualstack_ipv6() else "0.0.0.0", PORT)  # noqa: S104
+        listening = listen_on(*place)
         opened.callback(listening.close)
         server = ApiServer(load_access(), "postroad-console")
         opened.push_async_callback(server.close)
