@@ -12,6 +12,7 @@ from integration.intake.test_returned_mail import Returning
 from peers.conftest import prepared
 from peers.exim import Exim
 from peers.haraka import Haraka
+from peers.james import James
 from peers.opensmtpd import OpenSmtpd
 from peers.postfix import Postfix
 from peers.server import Peer, Road
@@ -21,7 +22,9 @@ pytestmark = pytest.mark.needs("peers")
 LONG = "u" * 50
 
 
-@pytest.mark.parametrize("kind", [Postfix, Exim, OpenSmtpd, Haraka], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind", [Postfix, Exim, OpenSmtpd, Haraka, James], ids=lambda kind: kind.name
+)
 async def test_the_report_of_a_server_suppresses_its_recipient(
     kind: type[Peer], base: Path, tmp_path: Path
 ) -> None:
