@@ -32,6 +32,7 @@ lock: setup ## resolve the dependencies anew
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra intake --extra console --extra tracing -c locks/dev.txt -o locks/run.txt pyproject.toml
 	printf 'matplotlib>=3.10\npandas>=2.2,<3\npyarrow>=18\npyspark>=3.5.9,<3.6\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/pipeline.txt -
 	printf 'hatchling\nsetuptools\nwheel\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -
+	printf 'dramatiq[redis]\nhuey\nprocrastinate\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/peers.txt -
 
 manifests: setup ## render manifests/ from the chart, copy the CRDs into it
 	cd tests && ../$(PY) -m support.chart
@@ -104,7 +105,7 @@ release: setup ## wheel, chart, manifests, SBOM, provenance, checksums and signa
 plugin: setup ## kubectl-mailqueue as one file, and its manifest for Krew, in dist/plugin (PLACE=https://… where it is published)
 	$(PY) -m release.plugin dist/plugin $(PLACE)
 
-bench: setup ## measure side by side with a peer, or with what was calculated (ROOM=queue, mta, delivery, scheduler, broker, operator, pipeline)
+bench: setup ## measure side by side with a peer, or with what was calculated (ROOM=queue, mta, delivery, scheduler, broker, operator, pipeline, library)
 	$(PY) -m bench $(ROOM)
 
 # One run by default; see docs/chaos.md for what else can be said.

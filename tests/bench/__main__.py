@@ -13,6 +13,7 @@ from stack.errors import StackError
 ROOMS = {
     "broker": "bench.broker_room",
     "delivery": "bench.delivery_room",
+    "library": "bench.library_room",
     "mta": "bench.mta_room",
     "operator": "bench.operator_room",
     "pipeline": "bench.pipeline_room",
