@@ -12,7 +12,7 @@ TOOLS := helm kubeconform
 empty :=
 comma := ,
 
-.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-gitops test-james test-kind unit demo demo-small release plugin bench chaos kills mutants clean
+.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-gitops test-james test-kind unit demo demo-small docs release plugin bench chaos kills mutants clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]*:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,7 @@ lock: setup ## resolve the dependencies anew
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra intake --extra console --extra pipeline --extra tracing --extra dev -o locks/dev.txt pyproject.toml
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra intake --extra console --extra tracing -c locks/dev.txt -o locks/run.txt pyproject.toml
 	printf 'matplotlib>=3.10\npandas>=2.2,<3\npyarrow>=18\npyspark>=3.5.9,<3.6\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/pipeline.txt -
+	printf 'mkdocs-click>=0.9\nmkdocs-material>=9.6\nmkdocstrings[python]>=0.30\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/docs.txt -
 	printf 'hatchling\nsetuptools\nwheel\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -
 	printf 'dramatiq[redis]\nhuey\nprocrastinate\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/peers.txt -
 
@@ -40,6 +41,14 @@ manifests: setup ## render manifests/ from the chart, copy the CRDs into it
 api-reference: setup ## write docs/operator/api-reference.md from the CRDs, openapi.json of the intake
 	$(PY) -m support.api_reference
 	$(PY) -m support.http_openapi
+
+# Libraries of their own lock, which only this target installs, beside those of the tests.
+.venv/docs-ready: .venv/ready locks/docs.txt
+	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r locks/docs.txt
+	@touch $@
+
+docs: setup .venv/docs-ready ## the documents as a site in build/site, without a warning or not at all
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q
 
 check: setup ## format, lint, types, import contracts, dead code
 	@test ! -e operator/__init__.py || { echo "operator/__init__.py would shadow the standard library's operator: remove it"; exit 1; }

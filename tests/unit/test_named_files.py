@@ -27,9 +27,11 @@ def test_every_module_that_a_document_or_the_code_names_is_there() -> None:
         for name, module in sorted(named)
         if not any(f"/{path}".endswith(f"/{module}") for path in there)
     ]
-    assert missing == [("docs/contributing/tests.md", "tests/integration/test_x.py")], (
-        "an example only"
-    )
+    assert missing == [
+        ("docs/contributing/tests.md", "tests/integration/test_x.py"),
+        ("docs/how-to/find-a-mail.md", "mine.py"),
+        ("docs/tutorial/directory.md", "mine.py"),
+    ], "examples only"
 
 
 EXAMPLES = {"tests/integration/test_x.py"}

@@ -219,7 +219,12 @@ def say(value: object, *, as_json: bool, text: str) -> None:
 async def say_count(counted: Awaitable[int], *, as_json: bool, verb: str) -> None:
     """Print how many mails an operation changed."""
     count = await counted
-    say({"count": count}, as_json=as_json, text=f"{verb} {count} mail{'' if count == 1 else 's'}")
+    say({"count": count}, as_json=as_json, text=f"{verb} {plural(count, 'mail')}")
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 mail`, `2 mails`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def view_text(view: MailView) -> str:

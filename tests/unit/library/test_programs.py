@@ -18,8 +18,9 @@ from support.repository import ROOT
 from unit.library.programs.web_app import made
 
 PROGRAMS = Path(__file__).with_name("programs")
-PAGE = ROOT / "docs/library.md"
-BLOCKS = re.findall(r"^```python\n(# (\w+)\n.*?)^```", PAGE.read_text(), re.S | re.M)
+PAGES = [ROOT / "docs/library.md", *sorted((ROOT / "docs/how-to").glob("*.md"))]
+TEXT = "".join(page.read_text() for page in PAGES)
+BLOCKS = re.findall(r"^```python\n(# (\w+)\n.*?)^```", TEXT, re.S | re.M)
 
 
 async def begin(*command: str, folder: Path) -> Process:
@@ -105,7 +106,7 @@ async def test_a_test_file_passes(program: str, passed: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("text", "name"), BLOCKS, ids=[name for _, name in BLOCKS])
-async def test_an_example_of_the_page_runs(text: str, name: str, tmp_path: Path) -> None:
+async def test_an_example_of_the_pages_runs(text: str, name: str, tmp_path: Path) -> None:
     for other, of in BLOCKS:
         (tmp_path / f"{of}.py").write_text(
             other.replace("embedded:///var/", f"embedded://{tmp_path}/")
@@ -124,6 +125,6 @@ async def test_an_example_of_the_page_runs(text: str, name: str, tmp_path: Path)
         await run(str(tmp_path / f"{name}.py"), folder=tmp_path)
 
 
-def test_the_page_has_examples_and_each_has_a_name() -> None:
-    assert len(BLOCKS) >= 6
-    assert len(BLOCKS) == PAGE.read_text().count("```python\n")
+def test_the_pages_have_examples_and_each_has_a_name_of_its_own() -> None:
+    assert len(BLOCKS) >= 7
+    assert len(BLOCKS) == TEXT.count("```python\n") == len({name for _, name in BLOCKS})

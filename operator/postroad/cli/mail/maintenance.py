@@ -16,6 +16,7 @@ from postroad.cli.options import (
     INSTANT,
     by_spark,
     json_option,
+    plural,
     queue_option,
     say,
     with_queue,
@@ -106,7 +107,7 @@ async def audit(queue: MailQueue, repair: bool, adopt: bool, as_json: bool) -> N
         verb = "deleted" if each.deleted else "orphaned"
         say(values, as_json=as_json, text=f"{verb}  {each.blob_key}")
     if not as_json:
-        click.echo(f"{count} object{'' if count == 1 else 's'} without a mail")
+        click.echo(f"{plural(count, 'object')} without a mail")
 
 
 async def _accept_loss(queue: MailQueue, lost: str) -> None:
@@ -142,9 +143,10 @@ def verify(root: Path, as_json: bool) -> None:
         "records": report.records,
         "damage": report.damage,
     }
-    counted = f"{report.records} records"
+    counted = plural(report.records, "record")
     if report.is_determined:
-        counted = f"{report.mails} mails, {report.dead_letters} dead letters, {counted}"
+        dead = plural(report.dead_letters, "dead letter")
+        counted = f"{plural(report.mails, 'mail')}, {dead}, {counted}"
     lines = [f"damaged: {each}" for each in report.damage] or ["no damage"]
     say(values, as_json=as_json, text="\n".join([counted, *lines]))
     if not report.is_whole:

@@ -1,0 +1,1 @@
+"""The site of the documents, beside mkdocs."""
