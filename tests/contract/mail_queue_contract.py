@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from prometheus_client import REGISTRY
@@ -156,6 +156,19 @@ class MailQueueContract(_Fixtures):
 
         assert first == await again.shape() == shape_of((content,))
         assert dict(again.mail.attributes) == {}
+
+    async def test_what_is_no_mail_and_no_selector_is_refused(self, queue: MailQueue) -> None:
+        wrong: Any = "a@example.org"
+
+        with pytest.raises(InvalidInput, match="a mail is a Mail, not str"):
+            await queue.enqueue(wrong)
+        with pytest.raises(InvalidInput, match="selected by a Selector, not str"):
+            await queue.remove(wrong)
+        for listing in (queue.browse, queue.dead_letters):
+            with pytest.raises(InvalidInput, match="selected by a Selector, not str"):
+                async for _ in listing(wrong):
+                    pass
+        assert (await queue.size()).size == 0
 
     @pytest.mark.parametrize("size", [1000, 3 << 20])
     async def test_a_mail_is_scanned_once_in_its_life(

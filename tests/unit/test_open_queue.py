@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from postroad import Mail, open_queue
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.errors import ConfigurationRefused, InvalidInput, QueueNotFound
+from postroad.errors import ConfigurationRefused, InvalidInput, InvalidQueueURL, QueueNotFound
 
 HOUR, HALF, ODD = (ViewConfiguration(timedelta(minutes=each), 2) for each in (60, 30, 25))
 
@@ -52,3 +53,14 @@ async def test_without_a_wanted_configuration_whatever_holds_is_taken(url: str) 
 def test_a_configuration_is_only_wanted_when_creating(url: str) -> None:
     with pytest.raises(InvalidInput, match="create=True"):
         open_queue(url, configuration=HOUR)
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("below", ["", "/queue"])
+async def test_a_path_that_is_no_directory_is_named(
+    tmp_path: Path, below: str, create: bool
+) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(InvalidQueueURL, match=f"{tmp_path}/file is no directory"):
+        await open_queue(f"embedded://{tmp_path}/file{below}", create=create)

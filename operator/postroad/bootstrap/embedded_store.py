@@ -63,12 +63,24 @@ def root_of(url: SplitResult) -> Path:
     return root
 
 
+def _missing(root: Path) -> errors.PostroadError:
+    """Return the error of a path that has no directory."""
+    if not (found := _nearest(root)).is_dir():
+        return errors.InvalidQueueURL(f"{found} is no directory", hint="name the queue's directory")
+    return errors.QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
+
+
+def _nearest(root: Path) -> Path:
+    """Return what is at a path, or at the one above it, and so on."""
+    return next(each for each in (root, *root.parents) if each.exists())
+
+
 @contextmanager
 def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, StoreOptions]]:
     """Lock a store that no process owns. Raises: QueueNotFound, StoreDamaged, StoreInUse."""
     files = DiskFiles()
     if not root.is_dir():
-        raise errors.QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
+        raise _missing(root)
     make_private(root)
     lock = files.lock(Layout(root, root).lock)
     if lock is None:
@@ -132,10 +144,10 @@ async def open_directory(
             "the embedded engine needs Linux", hint="use a virtual machine or WSL 2"
         )
     files = DiskFiles()
-    if create:
+    if create and _nearest(root).is_dir():
         await asyncio.to_thread(files.make_directory, root)
     elif not await asyncio.to_thread(root.is_dir):
-        raise errors.QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
+        raise _missing(root)
     await asyncio.to_thread(make_private, root)
 
     async def engine() -> tuple[Engine, Maintenance]:

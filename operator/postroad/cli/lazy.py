@@ -1,5 +1,6 @@
 """Commands that are imported when they are called or listed, and how their errors are printed."""
 
+import difflib
 import errno
 import sys
 from collections.abc import Callable, Mapping
@@ -41,6 +42,16 @@ class LazyGroup(click.Group):
             if (missing := _missing(error, cmd_name)) is None:
                 raise
             return _unusable(cmd_name, missing)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if ctx.resilient_parsing or name.startswith("-") or name in known:
+            return super().resolve_command(ctx, args)
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
 
     def invoke(self, ctx: click.Context) -> object:
         try:

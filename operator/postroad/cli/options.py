@@ -108,7 +108,8 @@ queue_option = click.option(
     metavar="URL",
     envvar="POSTROAD_QUEUE",
     required=True,
-    help="embedded:///DIR, memory://NAME or distributed://NAMESPACE.NAME (or POSTROAD_QUEUE).",
+    show_envvar=True,
+    help="embedded:///DIR, memory://NAME or distributed://NAMESPACE.NAME.",
 )
 lake_option = click.option(
     "--lake",
@@ -136,6 +137,8 @@ def with_queue(command: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., 
     def run(url: str, **options: Any) -> T:
         if not logging.getLogger().handlers:
             logs.configure("WARNING")  # else Python prints warnings without their fields
+            # Its tracebacks would stand before the error with which the command ends.
+            logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
         async def session() -> T:
             async with open_queue(url) as queue:

@@ -31,7 +31,7 @@ from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
 from postroad.handling import ComposedOperations
 from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.events import EventSpool
-from postroad.ports.mail_queue import NO_DELAY, Administration, Operation
+from postroad.ports.mail_queue import NO_DELAY, Administration, Operation, check_selector
 from postroad.telemetry.metrics import FROM_ZERO
 
 MAX_RACING = timedelta(minutes=10)
@@ -141,6 +141,7 @@ class DistributedQueue(ComposedOperations, Administration):
         return dequeue(self._engine, self._leases, prefetch)
 
     def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        check_selector(selector, is_optional=True)
         return browse(self._engine, selector)
 
     def content(self, enqueue_id: UUID) -> AsyncIterator[bytes]:
@@ -153,12 +154,14 @@ class DistributedQueue(ComposedOperations, Administration):
         return await self._ages.get()
 
     async def change(self, operation: Operation, selector: Selector) -> int:
+        check_selector(selector)
         return await administration.OPERATIONS[operation](self._engine, selector)
 
     async def purge(self, accepted_before: datetime | None = None) -> int:
         return await purge(self._engine, accepted_before)
 
     def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        check_selector(selector, is_optional=True)
         return dead_letters.views(self._engine, selector)
 
     async def republish(self, older_than: timedelta) -> int:

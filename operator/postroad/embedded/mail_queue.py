@@ -38,6 +38,8 @@ from postroad.ports.mail_queue import (
     MailQueue,
     Operation,
     check_delay,
+    check_mail,
+    check_selector,
 )
 
 T = TypeVar("T")
@@ -192,6 +194,7 @@ class EmbeddedQueue(ComposedOperations, Administration):
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
     ) -> UUID:
         """As the port says. EnqueueUnknown: the owner went meanwhile, the mail may be queued."""
+        check_mail(mail)
         check_delay(delay)
         if key is not None:
             return await self._ask(lambda queue: queue.enqueue(mail, delay, key=key))
@@ -251,10 +254,12 @@ class EmbeddedQueue(ComposedOperations, Administration):
                 continue
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        check_selector(selector, is_optional=True)
         async for view in (await self._queue()).browse(selector):
             yield view
 
     async def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        check_selector(selector, is_optional=True)
         async for view in (await self._queue()).dead_letters(selector):
             yield view
 
@@ -269,6 +274,7 @@ class EmbeddedQueue(ComposedOperations, Administration):
         return await self._ask(lambda queue: queue.ages())
 
     async def change(self, operation: Operation, selector: Selector) -> int:
+        check_selector(selector)
         return await self._ask(lambda queue: queue.change(operation, selector), again=False)
 
     async def purge(self) -> int:

@@ -134,6 +134,24 @@ def check_prefetch(prefetch: int) -> None:
         raise InvalidInput(f"a prefetch or concurrency is 1 to {MAX_PREFETCH}, not {prefetch}")
 
 
+def check_mail(mail: object) -> None:
+    """Raise InvalidInput for what is no mail; before anything is written."""
+    if not isinstance(mail, Mail):
+        raise InvalidInput(
+            f"a mail is a Mail, not {type(mail).__name__}",
+            hint="write Mail(sender, [recipient], content)",
+        )
+
+
+def check_selector(selector: object, *, is_optional: bool = False) -> None:
+    """Raise InvalidInput for what is no selector, such as an address."""
+    if not isinstance(selector, Selector) and not (is_optional and selector is None):
+        raise InvalidInput(
+            f"mails are selected by a Selector, not {type(selector).__name__}",
+            hint="write Selector(recipient=…), or Selector.all()",
+        )
+
+
 def check_delay(delay: timedelta) -> None:
     """Raise InvalidInput for what is no delay; before anything is written."""
     if not isinstance(delay, timedelta):

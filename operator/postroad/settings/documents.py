@@ -2,7 +2,7 @@
 types of settings, as their text in a variable is read."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -90,8 +90,8 @@ def _path(location: Sequence[int | str]) -> str:
 def _advice(model: type[BaseModel], problem: Any) -> str:
     """Return what is wrong with a field, and what to write."""
     if problem["type"] == "extra_forbidden":
-        given = str(problem["loc"][-1])  # which may be the name of a field elsewhere
-        close = difflib.get_close_matches(given, sorted(_fields(model) - {given}), 1)
+        given = str(problem["loc"][-1])
+        close = difflib.get_close_matches(given, sorted(_fields(model, problem["loc"][:-1])), 1)
         return "there is no such field" + (f": did you mean {close[0]}?" if close else "")
     if problem["type"] == "missing":
         return "this field is required"
@@ -101,11 +101,30 @@ def _advice(model: type[BaseModel], problem: Any) -> str:
     return text.removeprefix("Value error, ")
 
 
-def _fields(model: type[BaseModel]) -> set[str]:
-    """Return every name of a field in a model and in the models that its schema names."""
+def _fields(model: type[BaseModel], place: Sequence[int | str]) -> set[str]:
+    """Return the names of the fields that a document may have at a place, by the model's schema. A
+    part of the place that the schema lacks is the kind of a value, as pydantic names it."""
     schema = model.model_json_schema()
-    parts = [schema, *schema.get("$defs", {}).values()]
-    return {name for part in parts for name in part.get("properties", {})}
+    found = list(_alternatives(schema, schema))
+    for part in place:
+        inner = [
+            each["items"] if isinstance(part, int) else each.get("properties", {}).get(part)
+            for each in found
+            if not isinstance(part, int) or "items" in each
+        ]
+        below = [deep for each in inner if each for deep in _alternatives(each, schema)]
+        found = below or found
+    return {name for each in found for name in each.get("properties", {})}
+
+
+def _alternatives(part: Any, schema: Any) -> Iterator[Any]:
+    """Yield a part of a schema, and those that it refers to or may be instead."""
+    yield part
+    others = [*part.get("anyOf", ()), *part.get("oneOf", ())]
+    if "$ref" in part:
+        others.append(schema["$defs"][part["$ref"].rpartition("/")[2]])
+    for each in others:
+        yield from _alternatives(each, schema)
 
 
 T = TypeVar("T")

@@ -451,6 +451,26 @@ def test_a_directory_that_cannot_hold_a_store_is_refused_in_one_line(command: st
     assert len(result.output.splitlines()) == 1
 
 
+@pytest.mark.parametrize("words", [["sizes"], ["config", "shwo", "x"], ["zzz"]])
+def test_a_command_that_is_none_is_named_with_the_nearest(words: list[str]) -> None:
+    result = CliRunner().invoke(main, words)
+
+    assert result.exit_code == 2
+    assert ("Did you mean 's" in result.output) == (words != ["zzz"])
+    assert words[-2:][0] in result.output
+
+
+def test_a_command_about_a_directory_takes_its_url_and_asks_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POSTROAD_QUEUE", raising=False)
+
+    for place in (f"{tmp_path}/none", f"embedded://{tmp_path}/none"):
+        result = CliRunner().invoke(main, ["verify", place])
+        assert f"there is no directory {tmp_path}/none" in result.output
+    assert "POSTROAD_QUEUE" in CliRunner().invoke(main, ["size"]).output
+
+
 def test_a_store_is_not_made_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for name in ("file", "file/below"):

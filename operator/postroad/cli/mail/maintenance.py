@@ -120,8 +120,15 @@ async def _accept_loss(queue: MailQueue, lost: str) -> None:
     await accept(first, *last)
 
 
+class DirectoryType(click.Path):
+    """A directory, also by the URL of its queue."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(str(value).removeprefix("embedded://"), param, ctx)
+
+
 directory = click.argument(
-    "root", metavar="DIR", type=click.Path(file_okay=False, resolve_path=True, path_type=Path)
+    "root", metavar="DIR", type=DirectoryType(file_okay=False, resolve_path=True, path_type=Path)
 )
 
 

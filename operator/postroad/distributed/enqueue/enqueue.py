@@ -28,7 +28,7 @@ from postroad.domain.queues.names import key_of_bytes, next_delay, redelivery_de
 from postroad.domain.queues.references import Reference, check_same, digest_of, encode, token_of
 from postroad.domain.values.identifiers import moment_of
 from postroad.ports.blobs import Stored
-from postroad.ports.mail_queue import check_delay
+from postroad.ports.mail_queue import check_delay, check_mail
 from postroad.ports.view import KeyedEntry
 from postroad.telemetry import metrics
 
@@ -193,6 +193,7 @@ async def _enqueue(
     accepted_at: datetime | None,
 ) -> tuple[UUID, bool]:
     """Return the enqueue id, and whether the mail was queued by this call."""
+    check_mail(mail)
     check_delay(delay)
     engine.check_open()
     await engine.limits_cache.check_clock()
