@@ -4,6 +4,7 @@ that leave the folder of the documents, which the site has no page for."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,25 @@ DECISIONS = "adr/index.md"
 
 
 def on_config(config: Any) -> Any:
-    config.nav = expanded(config.nav or [], Path(config.docs_dir))
+    config.nav = whole(config.nav or [], Path(config.docs_dir))
     return config
+
+
+def whole(nav: list[Any], docs: Path) -> list[Any]:
+    """Return the navigation with every page: those that it does not name come last."""
+    found = expanded(nav, docs)
+    named = set(pages_of(found))
+    others = sorted(f"{page.relative_to(docs)}" for page in docs.rglob("*.md"))
+    if more := [each for each in others if each not in named]:
+        found.append({"More": more})
+    return found
+
+
+def pages_of(nav: list[Any]) -> Iterator[str]:
+    """Yield the pages that a navigation names."""
+    for each in nav:
+        for below in each.values() if isinstance(each, dict) else [each]:
+            yield from pages_of(below) if isinstance(below, list) else [below]
 
 
 def expanded(nav: list[Any], docs: Path) -> list[Any]:

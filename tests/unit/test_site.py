@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 import postroad
-from documents.hooks import DECISIONS, expanded, inside
+from documents.hooks import DECISIONS, inside, pages_of, whole
 from support.repository import ROOT
 
 DOCS = ROOT / "docs"
@@ -23,12 +21,6 @@ class Loader(yaml.SafeLoader):
 Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
 
 
-def pages_of(nav: list[Any]) -> Iterator[str]:
-    for each in nav:
-        for below in each.values() if isinstance(each, dict) else [each]:
-            yield from pages_of(below) if isinstance(below, list) else [below]
-
-
 def test_every_page_is_in_the_navigation_once() -> None:
     nav = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)["nav"]
     there = sorted(f"{page.relative_to(DOCS)}" for page in DOCS.rglob("*.md"))
@@ -36,7 +28,18 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert [next(iter(part)) for part in nav] == [
         *("Home", "Tutorial", "How-to", "Reference", "Explanation")
     ]
-    assert sorted(pages_of(expanded(nav, DOCS))) == sorted([*there, DECISIONS])
+    assert sorted(pages_of(whole(nav, DOCS))) == sorted([*there, DECISIONS])
+    assert len([*pages_of(nav)]) > 50
+
+
+def test_a_page_that_the_navigation_lacks_comes_last(tmp_path: Path) -> None:
+    for name in ("index.md", "a.md", "b.md"):
+        (tmp_path / name).touch()
+
+    assert whole([{"Home": "index.md"}], tmp_path) == [
+        {"Home": "index.md"},
+        {"More": ["a.md", "b.md"]},
+    ]
 
 
 def test_a_link_that_leaves_the_documents_becomes_the_name_of_a_file() -> None:
