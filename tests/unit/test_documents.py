@@ -26,7 +26,7 @@ class Rule(BaseModel):
 
 class Document(BaseModel):
     rules: list[Rule] = []
-    maximum: int | None = None
+    limit: int | None = None
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ class Document(BaseModel):
     [
         ({"rule": []}, "rule: there is no such field: did you mean rules?"),
         ({"rules": [{"domain": []}]}, "rules[0].domain: there is no such field: did you mean doma"),
-        ({"rules": [{"maximun": 1}]}, "rules[0].maximun: there is no such field"),
+        ({"rules": [{"limitt": 1}]}, "rules[0].limitt: there is no such field"),
         ({"domain": []}, "domain: there is no such field"),
         (
             {"rules": [{"target": {"kind": "web", "adress": "x"}}]},
