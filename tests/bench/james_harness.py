@@ -35,7 +35,7 @@ OPTIONS = (
     # A browse that ends early leaves mails behind that James has fetched and does not dispose of.
     "-Dorg.slf4j.simpleLogger.log.org.apache.james.lifecycle=off",
 )
-MAX_ANSWER = 1 << 24
+MAX_ANSWER = 1 << 26
 ANSWER_SECONDS, END_SECONDS = 1800.0, 30.0
 
 

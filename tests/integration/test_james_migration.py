@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -90,6 +92,47 @@ async def test_whole_queue_moves_byte_for_byte(place: Place, url: str) -> None:
 
     code, lines, _ = await place.migrate(url)
     assert (code, lines[-1]["moved"], lines[-1]["dropped"]) == (0, 0, 0)
+    async with place.james() as james:
+        assert (await james.ask("list"))["answer"] == []
+        await james.ask("drop")
+
+
+MANY = int(os.environ.get("JAMES_MAILS", "400"))
+LARGE = 10_000_000
+IN_FLIGHT = 20
+
+
+@pytest.mark.timeout(1800)
+async def test_many_mails_while_james_has_some_in_flight(place: Place, url: str) -> None:
+    """5 kB on the average, some of 10 MB; a changed history; removed, dequeued, and in flight."""
+    half = MANY // 2
+    async with place.james(JAMES_SLICE="PT1H", JAMES_BUCKETS="2") as james:
+        await james.ask("register")
+        await james.ask("fill", 0, half, 10_000)
+    async with place.james(IN_FLIGHT, JAMES_SLICE="PT30M", JAMES_BUCKETS="5") as james:
+        await james.ask("register")
+        await james.ask("fill", half, half - 5, 10_000)
+        await james.ask("fill", 2 * half - 5, 5, LARGE, LARGE)
+        await james.ask("remove", "Sender", "sender3@example.org")
+        done = (await james.ask("take", MANY // 50, "SUCCESS"))["answer"]
+        started = time.monotonic()
+        before = listed(await james.ask("list"))
+        browsed = time.monotonic() - started
+        await james.ask("consume", 3_600_000)  # he holds what his prefetch allows, and ends none
+        started = time.monotonic()
+        code, lines, err = await place.migrate(url)
+        seconds = time.monotonic() - started
+    names = {each["name"] for each in before}
+    removed = {f"mail-{each}" for each in range(2 * half) if each % 7 == 3 and each % 5}
+    assert names == {f"mail-{each}" for each in range(2 * half)} - removed - set(done)
+    assert (code, lines[-1]["of_james"]) == (0, IN_FLIGHT), (lines[-1], err)
+    assert lines[-1]["moved"] == len(before) - IN_FLIGHT
+    print(f"{lines[-1]['moved']} mails in {seconds:.1f} s; James' browse: {browsed:.1f} s")
+
+    code, lines, err = await place.migrate(url)  # James has gone: his broker hands them out again
+
+    assert (code, lines[-1]["moved"], lines[-1]["of_james"]) == (0, IN_FLIGHT, 0), (lines, err)
+    assert await place.moved(url) == before
     async with place.james() as james:
         assert (await james.ask("list"))["answer"] == []
         await james.ask("drop")

@@ -45,7 +45,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 
 /**
  * Does with the mails of James' queue what lines on standard input ask for, each answered with a line
- * of JSON: `open NAME PREFETCH`, `register`, `fill FIRST COUNT SIZE`, `list`, `remove TYPE VALUE`,
+ * of JSON: `open NAME PREFETCH`, `register`, `fill FIRST COUNT MOST LEAST`, `list`, `remove TYPE VALUE`,
  * `take COUNT STATUS`, `consume MILLISECONDS`, `consumed`, `drop`.
  */
 public final class Mails {
@@ -97,7 +97,11 @@ public final class Mails {
                 james.drop(name);
                 return 1;
             case "fill":
-                return fill(number(words[1]), number(words[2]), number(words[3]));
+                return fill(
+                        number(words[1]),
+                        number(words[2]),
+                        number(words[3]),
+                        words.length > 4 ? number(words[4]) : 0);
             case "list":
                 return list();
             case "remove":
@@ -120,13 +124,13 @@ public final class Mails {
         return Integer.parseInt(word);
     }
 
-    private int fill(int first, int count, int size) {
+    private int fill(int first, int count, int most, int least) {
         Flux.range(first, count)
                 .flatMap(
                         each ->
                                 Mono.defer(
                                         () -> {
-                                            MailImpl mail = mail(each, size);
+                                            MailImpl mail = mail(each, most, least);
                                             return Mono.from(queue.enqueueReactive(mail))
                                                     .doFinally(x -> LifecycleUtil.dispose(mail));
                                         }),
@@ -137,9 +141,9 @@ public final class Mails {
     }
 
     /** Every mail has other fields: recipients, headers of one of them, attributes of each type. */
-    private static MailImpl mail(int number, int size) {
+    private static MailImpl mail(int number, int most, int least) {
         try {
-            Random random = new Random(number);
+            int size = least + new Random(number).nextInt(most - least + 1);
             MailImpl.Builder builder =
                     MailImpl.builder()
                             .name("mail-" + number)
@@ -174,8 +178,7 @@ public final class Mails {
                     new MimeMessageWrapper(
                             MimeMessageInputStreamSource.create(
                                     "mail-" + number,
-                                    new ByteArrayInputStream(
-                                            content(number, random.nextInt(size + 1))))));
+                                    new ByteArrayInputStream(content(number, size)))));
             return mail;
         } catch (javax.mail.MessagingException error) {
             throw new IllegalStateException(error);
