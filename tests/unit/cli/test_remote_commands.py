@@ -21,7 +21,7 @@ from support.fake_kubectl import answer, calls, executed, folder
 
 __all__ = ["folder"]
 
-OF_RESOURCES = ("plan", "adopt", "status", "events", "top", "config", "migrate")
+OF_RESOURCES = ("plan", "adopt", "status", "events", "top", "config", "console", "migrate")
 DAY_2 = sorted(KUBECTL_COMMANDS.keys() - {*OF_RESOURCES})
 SUPPRESSION = ("add", "remove", "list", "import", "export")
 CLUSTER = {
