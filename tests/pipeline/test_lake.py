@@ -207,17 +207,24 @@ def test_files_of_former_states_go_and_the_present_one_stays(
     for _ in range(3):
         lake.put_entries(frame(spark, lines), partitions_of(lines))
     lake.put_gaps((Gap(START, START + HOUR),))
+    for number in range(3):
+        lake.put_run(Run(UUID(int=number), "archive", START, START, {}))
+    (data,) = tmp_path.rglob("entries/data")
+    (data / "left.parquet").write_bytes(b"by a run that was stopped")
 
-    def files() -> int:
-        return len(list(tmp_path.rglob("entries/data/**/*.parquet")))
+    def files(table: str = "entries") -> int:
+        return len(list(tmp_path.rglob(f"{table}/data/**/*.parquet")))
 
     now, one = datetime.now(UTC), files() // 3
     lake.expire(now)
-    assert files() == 3 * one > 0
+    assert files() == 3 * one + 1 > 1
+    assert files("runs") == 3
 
     lake.expire(now + timedelta(days=2))
 
     assert files() == one
+    assert files("runs") == 1, "small files are joined"
+    assert lake.run_lines().count() == 3
     assert stored(lake) == in_order(lines)
     assert lake.gaps() == (Gap(START, START + HOUR),)
 

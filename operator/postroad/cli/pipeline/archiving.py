@@ -127,6 +127,7 @@ async def _archive_store(
         LakeLock(lake, name, clock, patience),
         spark.open_spark(settings, request.master, brief=True) as session,
     ):
+        from postroad.pipeline.spark.jobs.archiving import KEPT_STATES
         from postroad.pipeline.spark.jobs.store_archiving import archive_history
         from postroad.pipeline.spark.lake.lake import in_thread
         from postroad.pipeline.spark.lake.store_lake import open_store_lake
@@ -134,6 +135,7 @@ async def _archive_store(
         tables = await in_thread(lambda: open_store_lake(session, lake, create=True))
         source = (DiskFiles(), layout, kept)
         found = await in_thread(archive_history, tables, *source, clock, uuid4())
+        await in_thread(tables.expire, clock.now() - KEPT_STATES)
         return found.run, found.damaged
 
 

@@ -159,15 +159,18 @@ class LakeTables:
     def expire(self, before: datetime) -> None:
         """Forget the states of the tables that are older than this, but the present one, and delete
         the files that only they have: once there are some that are a day older still, because it
-        reads all metadata."""
-        oldest = microseconds(before - _DAY) // 1000
+        reads all metadata. Small files are joined first; files of runs that were stopped go that
+        are as old. No other run may be under way."""
+        oldest, last = microseconds(before - _DAY) // 1000, microseconds(before) // 1000
+        actions = self._session._jvm.org.apache.iceberg.spark.actions.SparkActions
         for name in self._tables:
-            states = self._iceberg(name).snapshots()
-            if sum(each.timestampMillis() < oldest for each in states) > 1:
-                self._session.sql(
-                    f"CALL {self._catalog}.system.expire_snapshots(table => '{NAMESPACE}.{name}',"
-                    f" older_than => TIMESTAMP '{before:%Y-%m-%d %H:%M:%S}')"
-                )
+            table = self._iceberg(name)
+            if sum(each.timestampMillis() < oldest for each in table.snapshots()) > 1:
+                action = actions.get(self._session._jsparkSession)
+                action.rewriteDataFiles(table).option("min-input-files", "2").execute()
+                action.expireSnapshots(table).expireOlderThan(last).execute()
+                # Listed by the table's own access to the store, which the session does not have.
+                action.deleteOrphanFiles(table).usePrefixListing(True).olderThan(oldest).execute()
 
     # What forgets
 
