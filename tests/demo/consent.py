@@ -119,7 +119,9 @@ def removal(context: str, namespace: str) -> list[str]:
     """Return the commands that remove what the demo made: queues first, while an operator can
     finish them."""
     kubectl = f"kubectl --context {context} delete"
-    files = "-f manifests/install.yaml -f manifests/executors.yaml -f crds/"
+    files = (
+        "-f manifests/install.yaml -f manifests/executors.yaml -f manifests/consoles.yaml -f crds/"
+    )
     return [
         f"{kubectl} mailqueue,queuecluster --all -n {namespace}",
         f"{kubectl} namespace {namespace} {OPERATOR_NAMESPACE}",

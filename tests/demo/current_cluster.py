@@ -18,6 +18,7 @@ import yaml
 
 from demo.consent import CLUSTER_KINDS, MARK, Found, Right, plan, refusal, removal, review, rights
 from demo.forecast import WORK, Bar, Forecast
+from demo.run import POSTMASTER
 from stack.errors import StackError
 from stack.progress import Progress
 from support.installation import OPERATOR_NAMESPACE, ROOT, Installation
@@ -87,7 +88,8 @@ class CurrentCluster:
 
     def _manifests(self) -> list[Manifest]:
         folder = ROOT / "manifests"
-        files = [ROOT / "crds", folder / "install.yaml", folder / "executors.yaml"]
+        own = ("install", "executors", "consoles")
+        files = [ROOT / "crds", *(folder / f"{each}.yaml" for each in own)]
         return [each for file in (*files, folder / "servers") for each in manifests(file)] + [
             *self._own_namespaces(),
             *self._sink_manifests(),
@@ -262,10 +264,12 @@ class CurrentCluster:
     def next_commands(self) -> list[str]:
         """Return lines about what can be looked at, and removed."""
         kubectl, queue = f"kubectl --context {self._context}", f"-n {self.namespace}"
+        opened = f"kubectl-mailqueue console outgoing --service-account {POSTMASTER}"
         commands = [
             f"{kubectl} get mq,pods {queue}",
             f"{kubectl} describe mq outgoing {queue}",
             f"{kubectl} logs {queue} deploy/outgoing-worker",
+            f".venv/bin/{opened} --context {self._context} {queue}",
         ]
         removing = removal(self._context, self.namespace)
         return [

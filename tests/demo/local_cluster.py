@@ -11,6 +11,7 @@ from pathlib import Path
 
 import stack
 from demo.forecast import Bar, Machine, forecast
+from demo.run import POSTMASTER
 from stack import exports
 from stack.progress import Progress
 from support.installation import ROOT, Installation, build_image, image_name
@@ -96,11 +97,13 @@ class LocalCluster:
         """Return lines about what can be looked at, and removed."""
         own = "env -u KUBECONFIG " if self._kubeconfig_is_set else ""
         kubectl, queue = f"{own}python3 -m stack kubectl", f"-n {self.namespace}"
+        opened = f"mailqueue console outgoing --service-account {POSTMASTER}"
         return [
             "Look around:  cd tests",
             f"              {kubectl} get mq {queue}",
             f"              {kubectl} describe mq outgoing {queue}",
             f"              {kubectl} logs {queue} deploy/outgoing-worker",
+            f"Its console:  {kubectl} {opened} {queue}",
             "Remove it:    make clean",
         ]
 

@@ -126,6 +126,7 @@ def main() -> int:
         return 1
     print_mails(demo.mails)
     print(f"The store and its log are in {FOLDER}")
+    print(f"Its console: .venv/bin/postroad console --queue {QUEUE}")
     print(summary)
     return 0 if summary.is_good else 1
 

@@ -17,6 +17,9 @@ from stack.local import DEFAULT, NATIVE, Stack
 from stack.progress import Progress
 from stack.server import State
 
+PLUGINS = Path(__file__).resolve().parents[2] / ".venv" / "bin"
+"""Plugins of kubectl."""
+
 CONTROLS = {
     "stop": "end servers the orderly way; their data stay",
     "kill": "end servers without warning (SIGKILL); `up` brings them back with their data",
@@ -188,8 +191,11 @@ def _beside(own: Engine, command: Sequence[str], progress: Progress) -> int:
 
 
 def _kubectl(stack: Stack, options: argparse.Namespace) -> None:
-    command = stack.kubernetes.kubectl.command(*options.arguments[1:])
-    os.execvp(command[0], command)
+    program, _, configuration = stack.kubernetes.kubectl.command()
+    # An option before the name of a plugin would hide it, so the variable names the cluster.
+    folders = (Path(program).parent, PLUGINS, os.environ["PATH"])
+    own = {"KUBECONFIG": configuration, "PATH": os.pathsep.join(map(str, folders))}
+    os.execvpe(program, [program, *options.arguments[1:]], os.environ | own)
 
 
 def _status(stack: Stack, options: argparse.Namespace) -> None:
