@@ -60,6 +60,8 @@ _PLACES = {
     "verify": "postroad.cli.mail.maintenance:verify",
     "dump": "postroad.cli.mail.maintenance:dump",
     "rebuild": "postroad.cli.mail.maintenance:rebuild",
+    "top": "postroad.cli.mail.top:top",
+    "completion": "postroad.cli.completion:completion",
 }
 
 COMMANDS: dict[str, Load] = {

@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -54,6 +55,8 @@ class LazyGroup(click.Group):
         raise click.UsageError(f"No such command {name!r}.{hint}", ctx)
 
     def invoke(self, ctx: click.Context) -> object:
+        if os.environ.get("NO_COLOR"):  # no-color.org
+            ctx.color = False
         try:
             return super().invoke(ctx)
         except PostroadError as error:

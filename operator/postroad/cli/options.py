@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -12,11 +13,12 @@ import click
 from click.core import ParameterSource
 
 from postroad.bootstrap import open_queue
+from postroad.cli.tables import is_terminal
 from postroad.domain.mail.mail import QUARANTINE
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.domain.smtp.next_hops import parse_host_port
-from postroad.domain.values.instants import parse_duration, rfc3339
+from postroad.domain.values.instants import parse_moment, parse_period, rfc3339
 from postroad.domain.values.networks import Networks
 from postroad.domain.values.text import escaped, json_line
 from postroad.errors import InvalidInput
@@ -27,7 +29,7 @@ Command = Callable[..., Any]
 
 
 class DurationType(click.ParamType[timedelta]):
-    """A duration such as `90s`, `30m`, `1h30m`."""
+    """A duration such as `90s`, `1h30m`, `4d`."""
 
     name = "duration"
 
@@ -37,15 +39,16 @@ class DurationType(click.ParamType[timedelta]):
         if isinstance(value, timedelta):
             return value
         try:
-            return parse_duration(value)
+            return parse_period(value)
         except InvalidInput as error:
             self.fail(str(error), param, ctx)
 
 
 class InstantType(click.ParamType[datetime]):
-    """A moment with a zone, such as `2026-01-01T10:00:00Z`."""
+    """A moment such as `2026-11-26`, `2026-11-26T10:00Z`, `yesterday`, or `4d`, for so long ago. It
+    is in UTC where it has no zone, and a terminal gets it in full."""
 
-    name = "instant"
+    name = "moment"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -53,12 +56,12 @@ class InstantType(click.ParamType[datetime]):
         if isinstance(value, datetime):
             return value
         try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail("write a moment as 2026-01-01T10:00:00Z", param, ctx)
-        if moment.tzinfo is None:
-            self.fail("a moment needs a zone, as in 2026-01-01T10:00:00Z", param, ctx)
-        return moment.astimezone(UTC)
+            moment = parse_moment(value, datetime.now(UTC))
+        except InvalidInput as error:
+            self.fail(str(error), param, ctx)
+        if sys.stderr.isatty() and not (ctx and ctx.resilient_parsing):
+            click.echo(f"{value} is {rfc3339(moment)}", err=True)
+        return moment
 
 
 class AddressType(click.ParamType[str]):
@@ -135,10 +138,7 @@ def with_queue(command: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., 
     @queue_option
     @wraps(command)
     def run(url: str, **options: Any) -> T:
-        if not logging.getLogger().handlers:
-            logs.configure("WARNING")  # else Python prints warnings without their fields
-            # Its tracebacks would stand before the error with which the command ends.
-            logging.getLogger("cassandra").setLevel(logging.CRITICAL)
+        no_tracebacks()
 
         async def session() -> T:
             async with open_queue(url) as queue:
@@ -147,6 +147,14 @@ def with_queue(command: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., 
         return asyncio.run(session())
 
     return run
+
+
+def no_tracebacks() -> None:
+    """Send warnings to standard error, and none of Cassandra's driver, whose tracebacks would stand
+    before the error with which a command ends."""
+    if not logging.getLogger().handlers:
+        logs.configure("WARNING")  # else Python prints warnings without their fields
+        logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 
 def is_given(option: str) -> bool:
@@ -181,7 +189,7 @@ def selecting(command: Command) -> Command:
     @click.option("--recipient", help="One of the recipients left.")
     @click.option("--name", help="The mail's name.")
     @click.option("--domain", help="The domain of one of the recipients left.")
-    @click.option("--older-than", type=DURATION, help="Age since acceptance, e.g. 4h.")
+    @click.option("--older-than", type=DURATION, help="Age since acceptance: 90m, 4d.")
     @click.option("--id", "enqueue_id", type=click.UUID, help="The enqueue id.")
     @click.option("--attribute", metavar="NAME=VALUE", help="An attribute.")
     @click.option("--all", "everything", is_flag=True, help="Every mail.")
@@ -215,6 +223,25 @@ def on_purpose(selector: Selector) -> Selector:
     return selector
 
 
+def asking(verb: str, counted: Callable[..., int]) -> Callable[[Command], Command]:
+    """Add `--yes`: without it, a terminal is asked whether so many mails shall be changed, as
+    `counted` finds by the options of the command."""
+
+    def adding(command: Command) -> Command:
+        @click.option("--yes", "is_agreed", is_flag=True, help="Do not ask, as at a terminal.")
+        @wraps(command)
+        def run(*, is_agreed: bool, **options: Any) -> Any:
+            if not is_agreed and is_terminal():
+                is_large = options.get("is_by_spark")
+                mails = "the selected mails" if is_large else plural(counted(**options), "mail")
+                click.confirm(f"{verb} {mails} of {options['url']}?", abort=True)
+            return command(**options)
+
+        return run
+
+    return adding
+
+
 def say(value: object, *, as_json: bool, text: str) -> None:
     click.echo(json_line(value) if as_json else escaped(text))
 
@@ -230,18 +257,21 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def view_text(view: MailView) -> str:
-    """Return a mail as people read it in a list: one line, `-` for what is not there."""
+VIEW_HEAD = ("ID", "ACCEPTED", "STATE", "OCTETS", "PRIORITY", "FROM", "TO", "REASON")
+
+
+def view_cells(view: MailView) -> tuple[str, ...]:
+    """Return a mail as people read it in a list, by VIEW_HEAD."""
     state = "held" if view.held else "delayed" if view.due_at else "due"
     recipients = view.mail.recipients
     more = f" and {len(recipients) - 1} more" if len(recipients) > 1 else ""
-    parts = [
+    return (
         str(view.enqueue_id),
         str(rfc3339(view.accepted_at)),
         "dead" if view.reason is not None else state,
-        f"{view.size_bytes} B",
-        f"priority {view.mail.priority}" if view.mail.priority else "",
-        f"{view.mail.sender or '<>'} -> {recipients[0]}{more}",
+        str(view.size_bytes),
+        str(view.mail.priority or ""),
+        view.mail.sender or "<>",
+        f"{recipients[0]}{more}",
         view.reason or view.last_error or view.mail.attributes.get(QUARANTINE, ""),
-    ]
-    return "  ".join(part for part in parts if part)
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from postroad.cli import kubectl_mailqueue
 from postroad.cli.kubectl.overview import row_of
+from postroad.cli.tables import Rates
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.history import decide
 from postroad.domain.configuration.rules import ViewConfiguration
@@ -130,10 +132,11 @@ def test_a_table_without_queues_is_its_head(folder: Path) -> None:
 
 
 def test_the_change_of_a_size_is_that_since_the_one_before() -> None:
-    before = {"outgoing": (datetime.now(UTC) - timedelta(seconds=100), 212)}
+    rates = Rates()
+    rates._before["outgoing"] = (time.monotonic() - 100, 212)
 
-    assert row_of(a_queue(size=12), before)[-1] == "-2.0"
-    assert row_of(a_queue(size=12), before)[-1] == "-"
+    assert row_of(a_queue(size=12), rates)[-1] == "-2.0"
+    assert row_of(a_queue(size=12), rates)[-1] == "-"
 
 
 def test_an_interval_below_a_second_is_refused(folder: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,7 +176,7 @@ def test_enqueue_takes_a_priority_that_browse_shows(url: str) -> None:
     assert run(url, "enqueue", "--priority", "-5", content=DEAD_LETTER).exit_code == 0
 
     assert [mail["priority"] for mail in read(url, "browse")] == [-5]
-    assert "  priority -5  " in run(url, "browse").output
+    assert re.search("PRIORITY .*\n.*  -5  ", run(url, "browse").output)
 
 
 @pytest.mark.parametrize("priority", ["101", "-101", "high"])
@@ -313,9 +314,9 @@ def test_ages_are_by_domain(url: str) -> None:
 def test_people_get_lines_to_read(url: str) -> None:
     run(url, "enqueue", content=DEAD_LETTER)
 
-    assert "a@example.org -> b@x.example and 1 more" in run(url, "browse").output
+    assert "a@example.org  b@x.example and 1 more" in run(url, "browse").output
     assert "1 waiting" in run(url, "size").output
-    assert "domain" in run(url, "ages").output
+    assert "DOMAIN" in run(url, "ages").output
     assert run(url, "maintain").exit_code == 0
     assert "removed 1 mail\n" in run(url, "purge").output
 

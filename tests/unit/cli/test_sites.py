@@ -62,7 +62,7 @@ def test_a_site_is_suspended_shown_and_resumed(store: Path) -> None:
 
     resumed = run(store, "resume", "mx.example")
     assert resumed.output.startswith("mx.example gets mail again within 5s")
-    shown = run(store, "sites").output.splitlines()
+    shown = run(store, "sites").output.splitlines()[1:]
     assert [line.split()[0] for line in shown] == ["suspended", "active", "waiting", "idle"]
     assert "250 2.0.0 ok" in shown[1]
     again = run(store, "resume", "mx.example")
@@ -97,7 +97,7 @@ def test_notes_that_cannot_be_read_are_passed_over(store: Path) -> None:
     asyncio.run(shared_state.publish(Topic.WORKERS, "w", "{}", MINUTE))
     asyncio.run(shared_state.publish(Topic.SUSPENSIONS, "a", "{}", MINUTE))
 
-    assert run(store, "sites").output == ""
+    assert "no worker has shown a site" in run(store, "sites").output
 
 
 def test_a_site_is_flushed_by_what_its_workers_answer(store: Path) -> None:

@@ -1,6 +1,7 @@
 """`postroad trace`: what it finds, and what it tells when it finds nothing."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -39,9 +40,9 @@ def test_the_attempts_of_a_recipient_are_printed_in_order_of_time(tmp_path: Path
     write(tmp_path)
 
     found = run(tmp_path, "--recipient", "B@example.net")
-    first, second = found.stdout.splitlines()
-    assert "a@x.example -> b@example.net  attempt 1  deferred (greylisted)  after 1m" in first
-    assert "attempt 2  delivered  after 2m  site mx.example.net  250 2.0.0 ok" in second
+    _, first, second = found.stdout.splitlines()
+    assert re.search(r"a@x.example +b@example.net +1 +deferred \(greylisted\) +1m ", first)
+    assert re.search(r" 2 +delivered +2m +mx\.example\.net +250 2\.0\.0 ok", second)
 
 
 def test_json_has_the_whole_line(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_a_search_by_address_in_a_log_without_addresses_tells_what_to_search_by(
     assert found.exit_code == 1
     assert "--domain" in found.stderr
     assert "POSTROAD_WORKER_ATTEMPT_LOG_ADDRESSES" in found.stderr
-    assert len(run(tmp_path, "--domain", "example.net").stdout.splitlines()) == 2
+    assert len(run(tmp_path, "--domain", "example.net").stdout.splitlines()[1:]) == 2
 
 
 @pytest.mark.parametrize("what", ["B@example.net", str(UUID(int=1)), str(UUID(int=2))])
@@ -72,7 +73,7 @@ def test_an_address_or_an_id_of_mail_or_entry_is_found_in_the_log(
 ) -> None:
     write(tmp_path)
 
-    lines = run(tmp_path, what).stdout.splitlines()
+    lines = run(tmp_path, what).stdout.splitlines()[1:]
 
     assert len(lines) == (2 if "@" in what else 4)
     assert all("b@example.net" in line for line in lines) == ("@" in what)
@@ -81,7 +82,7 @@ def test_an_address_or_an_id_of_mail_or_entry_is_found_in_the_log(
 def test_a_sender_is_found_by_its_address(tmp_path: Path) -> None:
     write(tmp_path)
 
-    assert len(run(tmp_path, "a@x.example").stdout.splitlines()) == 4
+    assert len(run(tmp_path, "a@x.example").stdout.splitlines()[1:]) == 4
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_a_sender_is_found_by_its_address(tmp_path: Path) -> None:
         ((), "--recipient"),
         (("nothing",), "neither an id nor an address"),
         (("--within", "1h", "--from", "2026-01-02T00:00:00Z"), "--from or --within"),
-        (("--from", "2026-01-02T00:00:00"), "zone"),
+        (("--from", "2026-01-32"), "2026-11-26T10:00Z"),
         (("a@x.example", "--lake", "lake"), "--log and --lake"),
     ],
 )
@@ -116,7 +117,7 @@ def test_a_queue_of_the_command_line_stands_before_a_log_of_the_environment(
     monkeypatch.setenv("POSTROAD_WORKER_ATTEMPT_LOG", str(tmp_path))
     monkeypatch.setenv("POSTROAD_QUEUE", "embedded:///nowhere")
 
-    assert len(CliRunner().invoke(trace, ["a@x.example"]).stdout.splitlines()) == 4
+    assert len(CliRunner().invoke(trace, ["a@x.example"]).stdout.splitlines()[1:]) == 4
     found = CliRunner().invoke(main, ["trace", "a@x.example", "--queue", "embedded:///nowhere"])
     assert (found.exit_code, "--lake" in found.stderr) == (1, True)
 
@@ -135,9 +136,9 @@ def test_a_log_that_is_not_there_is_named_but_not_where_a_queue_is_asked(
 def test_a_search_ends_before_a_moment(tmp_path: Path) -> None:
     write(tmp_path)
 
-    lines = run(tmp_path, "--to", "2026-01-02T12:02:00Z").stdout.splitlines()
+    lines = run(tmp_path, "--to", "2026-01-02T12:02:00Z").stdout.splitlines()[1:]
 
-    assert [line.split("  ")[3] for line in lines] == ["attempt 1", "attempt 1"]
+    assert [line.split()[4] for line in lines] == ["1", "1"]
 
 
 def test_nothing_found_is_one_note_and_what_cannot_be_read_another(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_nothing_found_is_one_note_and_what_cannot_be_read_another(tmp_path: Pat
 def test_within_is_counted_from_now(tmp_path: Path, hours: int, count: int) -> None:
     write(tmp_path, at=datetime.now(UTC) - timedelta(hours=2))
     found = run(tmp_path, "--within", f"{hours}h")
-    assert len(found.stdout.splitlines()) == count
+    assert len(found.stdout.splitlines()[1:]) == count
 
 
 def test_what_a_next_hop_writes_moves_no_terminal(tmp_path: Path) -> None:

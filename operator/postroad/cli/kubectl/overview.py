@@ -1,9 +1,8 @@
 """`kubectl mailqueue status|events|top|config history`: the operator's reports about MailQueues.
 They ask no server of the queue, and need no right but to read resources."""
 
-import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -11,13 +10,12 @@ import click
 from postroad.cli.kubectl import configuration
 from postroad.cli.kubectl.plugin import RESOURCE, Kubectl, Resource, with_kubectl
 from postroad.cli.options import DURATION, json_option, say
+from postroad.cli.tables import Rates, watch
 from postroad.controller.kubernetes.api import GROUP, MAIL_QUEUE, MAIL_QUEUE_TASK
 from postroad.domain.configuration.consistency import readable
-from postroad.domain.values.instants import format_duration
 
 TASKS = f"{MAIL_QUEUE_TASK.plural}.{GROUP}"
 MIN_INTERVAL = timedelta(seconds=1)
-CLEAR = "\033[H\033[2J"
 
 COUNTS = ("size", "delayed", "held", "deadLetters")
 HEAD = ("NAMESPACE", "NAME", "READY", "WORKERS", "SIZE", "DELAYED", "HELD", "DEAD", "CHANGE/S")
@@ -108,38 +106,27 @@ def top(kubectl: Kubectl, everywhere: bool, every: timedelta, once: bool) -> Non
     if every < MIN_INTERVAL:
         raise click.UsageError("--every is at least 1s")
     namespace = None if everywhere else kubectl.default_namespace()
-    before: dict[str, tuple[datetime, int]] = {}
-    while True:
-        scope = ("--all-namespaces",) if everywhere else ()
-        rows = [row_of(each, before) for each in kubectl.all(RESOURCE, namespace, *scope)]
-        rows.sort(key=lambda row: (-int(row[4]) if row[4] != "-" else 1, row[:2]))
-        if not once:
-            click.echo(CLEAR + f"every {format_duration(every)}, {datetime.now(UTC):%H:%M:%S}Z")
-        widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
-        for row in (HEAD, *rows):
-            click.echo("  ".join(map(str.ljust, row, widths)).rstrip())
-        if once:
-            return
-        time.sleep(every.total_seconds())
+    scope = ("--all-namespaces",) if everywhere else ()
+    rates = Rates()
+
+    def rows() -> list[tuple[str, ...]]:
+        found = [row_of(each, rates) for each in kubectl.all(RESOURCE, namespace, *scope)]
+        return sorted(found, key=lambda row: (-int(row[4]) if row[4] != "-" else 1, row[:2]))
+
+    watch(HEAD, rows, every, once=once)
 
 
-def row_of(resource: Resource, before: dict[str, tuple[datetime, int]]) -> tuple[str, ...]:
-    """Return the cells of a MailQueue. `before`: sizes by uid, and since when they were, which is
-    kept; the change is that of the last two sizes that differ."""
+def row_of(resource: Resource, rates: Rates) -> tuple[str, ...]:
+    """Return the cells of a MailQueue."""
     metadata, found = resource["metadata"], resource.get("status") or {}
-    uid, size, now, change = metadata["uid"], found.get("size"), datetime.now(UTC), "-"
-    if size is not None:
-        since, last = before.setdefault(uid, (now, size))
-        if size != last:
-            change = f"{(size - last) / max((now - since).total_seconds(), 1):+.1f}"
-            before[uid] = now, size
+    size = found.get("size")
     workers: dict[str, Any] = found.get("workers") or {}
     return (
         *(metadata["namespace"], metadata["name"]),
         str(condition_of(resource, "Ready").get("status", "Unknown")),
         f"{workers.get('ready', 0)}/{workers.get('desired', 0)}",
         *(str(found.get(each, "-")) for each in COUNTS),
-        change,
+        "-" if size is None else rates.note(metadata["uid"], size),
     )
 
 

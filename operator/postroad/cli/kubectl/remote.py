@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from postroad.cli.kubectl.plugin import Kubectl, Resource, with_kubectl
+from postroad.cli.tables import is_terminal
 from postroad.controller.kubernetes.api import GROUP, INSTANCE, QUEUE_CLUSTER
 from postroad.controller.pods.manifests import INTAKE, WORKER, labels
 from postroad.controller.pods.pods import command_container, command_pod, pod_template
@@ -126,6 +127,8 @@ def remote(local: click.Command, *above: str) -> click.Command:
             given["is_hashed"] = is_hashed(found)
         command = ["postroad", *above, str(local.name), "--queue", f"distributed://{queue}"]
         command += arguments(passed_on, given)
+        if given.get("is_agreed") is False and is_terminal():
+            click.confirm(f"{local.name} mails of {queue}?", abort=True)
         files = [each for each in given.values() if isinstance(each, BufferedReader)]
         with place(kubectl, found, queue, image) as (pod, container):
             code = kubectl.execute(pod, container, queue.namespace, command, *files)

@@ -4,7 +4,7 @@ of an embedded store that no process owns; `erase`, also of what a forced deleti
 import asyncio
 import sys
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import click
 from postroad.adapters.clocks import MachineClock
 from postroad.cli.options import (
     DURATION,
-    INSTANT,
     by_spark,
     json_option,
     plural,
@@ -114,10 +113,21 @@ async def _accept_loss(queue: MailQueue, lost: str) -> None:
     accept = getattr(queue, "accept_loss", None)
     if accept is None:
         raise click.UsageError("rows do not vanish from a queue of this engine")
-    first, *last = [INSTANT.convert(each, None, None) for each in lost.split("/", 1)]
+    first, *last = [_slice_start(each) for each in lost.split("/", 1)]
     if last and last[0] < first:
         raise click.UsageError("the first SLICE is later than the last")
     await accept(first, *last)
+
+
+def _slice_start(text: str) -> datetime:
+    """Read a moment in full: mail is given up by it, so that no word stands for one."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError("write a moment as 2026-01-01T10:00:00Z") from None
+    if moment.tzinfo is None:
+        raise click.UsageError("a moment needs a zone, as in 2026-01-01T10:00:00Z")
+    return moment.astimezone(UTC)
 
 
 class DirectoryType(click.Path):

@@ -13,15 +13,18 @@ import click
 from postroad.adapters.clocks import MachineClock
 from postroad.cli.options import (
     DURATION,
+    VIEW_HEAD,
+    asking,
     by_spark,
     json_option,
     on_purpose,
     say,
     say_count,
     selecting,
-    view_text,
+    view_cells,
     with_queue,
 )
+from postroad.cli.tables import TextTable
 from postroad.distributed.administration.administration import EntryChange
 from postroad.domain.queues.documents import MailView, printed_view, sizes_value
 from postroad.domain.queues.selection import Selector
@@ -52,10 +55,11 @@ async def browse(
         raise click.UsageError("--limit cannot be combined with --watch")
     clock = MachineClock()
     ends = clock.elapsed() + (watch or timedelta(0))
-    listed = await _list(queue.browse, selector, limit, as_json)
+    table = TextTable(*VIEW_HEAD, as_json=as_json)
+    listed = await _list(queue.browse, selector, limit, table)
     while clock.elapsed() < ends:
         await clock.sleep(WATCH_INTERVAL)
-        listed = await _list(queue.browse, selector, limit, as_json, listed)
+        listed = await _list(queue.browse, selector, limit, table, listed)
 
 
 @click.command("dead-letters")
@@ -67,7 +71,7 @@ async def dead_letters(
     queue: MailQueue, selector: Selector, limit: int | None, as_json: bool
 ) -> None:
     """List rejected and unreadable mail with the reasons, oldest first."""
-    await _list(queue.dead_letters, selector, limit, as_json)
+    await _list(queue.dead_letters, selector, limit, TextTable(*VIEW_HEAD, as_json=as_json))
 
 
 @click.command()
@@ -114,21 +118,20 @@ async def ages(queue: MailQueue, as_json: bool) -> None:
     """Count waiting mails by destination domain and age."""
     found = await queue.ages()
     rows = sorted(found.items(), key=lambda each: (-sum(each[1].values()), each[0]))
-    if not as_json and rows:
-        limits = "".join(f"{_limit(limit):>9}" for limit in rows[0][1])
-        click.echo(f"{'domain':32}{'total':>8}{limits}")
-    for domain, counts in rows:
-        total = sum(counts.values())
-        by_age = {_limit(limit): count for limit, count in counts.items()}
-        text = f"{domain:32}{total:>8}" + "".join(f"{count:>9}" for count in by_age.values())
-        say({"domain": domain, "total": total, "ages": by_age}, as_json=as_json, text=text)
+    limits = [_limit(each) for each in rows[0][1]] if rows else []
+    with TextTable("DOMAIN", "TOTAL", *limits, as_json=as_json) as table:
+        for domain, counts in rows:
+            total = sum(counts.values())
+            by_age = {_limit(limit): count for limit, count in counts.items()}
+            value = {"domain": domain, "total": total, "ages": by_age}
+            table.add(value, domain, str(total), *map(str, by_age.values()))
 
 
 async def _list(
     views: Callable[[Selector], AsyncIterator[MailView]],
     selector: Selector,
     limit: int | None,
-    as_json: bool,
+    table: TextTable,
     listed: Collection[UUID] = (),
 ) -> Collection[UUID]:
     """Print the mails that are not listed yet; return the ids of all."""
@@ -137,9 +140,10 @@ async def _list(
     async for view in views(wanted):
         found.add(view.enqueue_id)
         if view.enqueue_id not in listed:
-            say(printed_view(view), as_json=as_json, text=view_text(view))
+            table.add(printed_view(view), *view_cells(view))
         if len(found) == limit:
             break
+    table.show()
     return found
 
 
@@ -163,6 +167,27 @@ def change_by_spark(change: EntryChange, verb: str) -> Callable[..., None]:
     return run
 
 
+DESTRUCTIVE = (Operation.REMOVE, Operation.EXPIRE, Operation.DISCARD)
+"""Operations that cannot be taken back."""
+
+
+def _counter(*, of_dead_letters: bool) -> Callable[..., int]:
+    """Return a function that counts the mails which the options of a command select."""
+
+    @with_queue
+    @selecting
+    async def count(queue: MailQueue, selector: Selector, **_: Any) -> int:
+        views = queue.dead_letters if of_dead_letters else queue.browse
+        return sum([1 async for _ in views(on_purpose(selector))])
+
+    return count
+
+
+@with_queue
+async def _count_all(queue: MailQueue, **_: Any) -> int:
+    return (await queue.size()).size
+
+
 def changing(operation: Operation) -> click.Command:
     @with_queue
     @selecting
@@ -174,10 +199,15 @@ def changing(operation: Operation) -> click.Command:
     if operation.value in {*EntryChange}:
         job = change_by_spark(EntryChange(operation.value), operation.past)
         change = by_spark(selecting(job))(change)
+    if operation in DESTRUCTIVE:
+        change = asking(operation.value, _counter(of_dead_letters=operation.of_dead_letters))(
+            change
+        )
     return click.command(operation.value, help=operation.text)(change)
 
 
 @click.command()
+@asking("remove", _count_all)
 @with_queue
 @json_option
 async def purge(queue: MailQueue, as_json: bool) -> None:

@@ -16,8 +16,8 @@ from postroad.cli.options import (
     json_option,
     lake_option,
     master_option,
-    say,
 )
+from postroad.cli.tables import TextTable
 from postroad.domain.delivery.attempts import AttemptSelector, LoggedAttempt, to_document
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.values.instants import format_duration, rfc3339
@@ -125,8 +125,9 @@ def _trace_log(folder: Path, wanted: AttemptSelector, *, as_json: bool) -> None:
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder of an attempt log", hint="name one by --log")
     found, without_addresses, unreadable = search_attempts(folder, wanted)
-    for line in found:
-        say(to_document(line), as_json=as_json, text=attempt_text(line))
+    with TextTable(*ATTEMPT_HEAD, as_json=as_json) as table:
+        for line in found:
+            table.add(to_document(line), *attempt_cells(line))
     if unreadable:
         click.echo(f"postroad: {unreadable} lines cannot be read", err=True)
     if not found and wanted.needs_addresses and without_addresses:
@@ -147,20 +148,25 @@ def _connection_text(line: LoggedAttempt) -> str:
     return f"via {line.host}[{facts.address}]:{facts.port}{secured}"
 
 
-def attempt_text(line: LoggedAttempt) -> str:
-    """Return an attempt as people read it: one line."""
+ATTEMPT_HEAD = (
+    *("AT", "MAIL", "FROM", "TO", "ATTEMPT", "OUTCOME", "AFTER", "SITE", "CONNECTION", "REPLY"),
+)
+
+
+def attempt_cells(line: LoggedAttempt) -> tuple[str, ...]:
+    """Return an attempt as people read it, by ATTEMPT_HEAD."""
     sender = line.sender if line.sender is not None else line.sender_domain
     outcome = f"{line.kind.value}, given up" if line.given_up else line.kind.value
     queued = timedelta(seconds=round(max(0.0, line.queued_seconds)))
-    parts = [
+    return (
         str(rfc3339(line.at)),
         str(line.mail_id),
-        f"{sender or '<>'} -> {line.recipient or line.domain}",
-        f"attempt {line.attempt}",
+        sender or "<>",
+        line.recipient or line.domain,
+        str(line.attempt),
         f"{outcome}{f' ({line.reason.value})' if line.reason else ''}",
-        f"after {format_duration(queued)}" if queued else "at once",
-        f"site {line.site}" if line.site else "",
+        format_duration(queued),
+        line.site,
         _connection_text(line),
         line.reply,
-    ]
-    return "  ".join(part for part in parts if part)
+    )

@@ -19,7 +19,7 @@ from postroad.cli.pipeline.lake import DAY, AskedLake, LakeRequest, opened_lake,
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.queues.entries import slice_of
 from postroad.domain.values.identifiers import EPOCH
-from postroad.domain.values.instants import parse_duration, rfc3339
+from postroad.domain.values.instants import parse_period, rfc3339
 from postroad.errors import InvalidInput, StoreDamaged
 from postroad.pipeline.addresses import kept_address
 from postroad.pipeline.archive.archive import ArchiveClaim, Run, Wanted
@@ -149,21 +149,13 @@ class Age(click.ParamType[timedelta]):
     ) -> timedelta:
         if isinstance(value, timedelta):
             return value
-        age = _age(value)
+        try:
+            age = parse_period(value)
+        except InvalidInput:
+            age = timedelta(0)
         if not timedelta(0) < age < datetime.now(UTC) - EPOCH or age % DAY:
             self.fail(f"{value!r} is no age in whole days: write it as in 400d", param, ctx)
         return age
-
-
-def _age(text: str) -> timedelta:
-    """Return an age; 0 for what is none."""
-    days = text.removesuffix("d")
-    try:
-        if days != text and days.isascii() and days.isdigit():
-            return timedelta(days=int(days))
-        return parse_duration(text)
-    except (InvalidInput, OverflowError):
-        return timedelta(0)
 
 
 PATTERN_SIGNS = frozenset("{}[]*?\\")

@@ -16,16 +16,15 @@ from postroad.cli.options import (
     by_spark,
     json_option,
     on_purpose,
-    say,
     say_count,
     selecting,
     with_queue,
 )
+from postroad.cli.tables import TextTable
 from postroad.distributed.administration.administration import EntryChange
 from postroad.domain.delivery.sites import MAX_DEFERRAL, READ_EVERY, Reroute, SiteView
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.instants import format_duration, rfc3339
-from postroad.domain.values.text import escaped
 from postroad.ports.mail_queue import MailQueue, Operation
 
 
@@ -38,12 +37,16 @@ async def sites(queue: MailQueue, as_json: bool) -> None:
     As of the last 15 seconds; a worker lists a hundred sites at most, those with the most to show.
     """
     found = await listed_sites(shared_state_of(queue), MachineClock().now())
-    for each in found.sites:
-        say(each.printed(), as_json=as_json, text=_line(each.worker, each.view, each.reroute))
-    for reroute in found.domains:
-        text = f"the domain {reroute.name}  {_words(reroute)}"
-        value = {"worker": None, "site": None, "domain": reroute.name, "rerouted": printed(reroute)}
-        say(value, as_json=as_json, text=text)
+    head = ("STATE", "OPEN", "WORKING", "WAITING", "SITE", "UNTIL", "WORKER", "ANSWER")
+    with TextTable(*head, as_json=as_json) as table:
+        for each in found.sites:
+            table.add(each.printed(), *_cells(each.worker, each.view, each.reroute))
+        for reroute in found.domains:
+            value = {"worker": None, "site": None, "domain": reroute.name}
+            cells = ("rerouted", "", "", "", f"domain {reroute.name}", "", "", _words(reroute))
+            table.add({**value, "rerouted": printed(reroute)}, *cells)
+    if not found.sites and not found.domains and not as_json:
+        click.echo("no worker has shown a site within the last 15 seconds", err=True)
     if found.more and not as_json:
         click.echo(f"and {found.more} more sites with less to show")
 
@@ -91,23 +94,14 @@ async def resume(queue: MailQueue, site: str) -> None:
 
 
 def _words(reroute: Reroute) -> str:
-    return escaped(f"rerouted to {reroute.target} until {rfc3339(reroute.until)}: {reroute.reason}")
+    return f"rerouted to {reroute.target} until {rfc3339(reroute.until)}: {reroute.reason}"
 
 
-def _line(worker: str | None, view: SiteView, reroute: Reroute | None) -> str:
-    parts = [f"{view.state:10}{view.connections:>5} open{view.at_work:>7} at work"]
-    parts += [f"{view.waiting:>7} waiting", escaped(view.site)]
-    if view.until is not None:
-        parts.append(f"until {view.until}")
-    if view.reason is not None:
-        parts.append(escaped(view.reason))
-    elif view.reply is not None:
-        parts.append(escaped(view.reply))
-    if reroute is not None:
-        parts.append(_words(reroute))
-    if worker is not None:
-        parts.append(f"({escaped(worker)})")
-    return "  ".join(parts)
+def _cells(worker: str | None, view: SiteView, reroute: Reroute | None) -> tuple[str, ...]:
+    answer = view.reason if view.reason is not None else view.reply or ""
+    words = [each for each in (answer, _words(reroute) if reroute else "") if each]
+    counts = map(str, (view.connections, view.at_work, view.waiting))
+    return (view.state, *counts, view.site, view.until or "", worker or "", "; ".join(words))
 
 
 def _by_spark(*, site: str | None, **options: Any) -> None:

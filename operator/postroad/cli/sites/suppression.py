@@ -16,7 +16,8 @@ from postroad.administration.suppression import (
     suppress,
 )
 from postroad.bootstrap import suppression_list_of
-from postroad.cli.options import DURATION, json_option, say, with_queue
+from postroad.cli.options import DURATION, json_option, with_queue
+from postroad.cli.tables import TextTable
 from postroad.domain.delivery.attempts import checked_reason
 from postroad.domain.delivery.suppressed import (
     SuppressedAddress,
@@ -130,10 +131,14 @@ async def remove(queue: MailQueue, tenant: str, addresses: tuple[str, ...]) -> N
 @json_option
 async def list_(queue: MailQueue, tenant: str, as_json: bool) -> None:
     """Print the list, in no order that means anything."""
-    async for each in suppression_list_of(queue).entries(tenant):
-        printed = each.printed()
-        text = f"{printed['added_at']}  {each.name}  {each.by}: {each.reason}{_state(each)}"
-        say(printed, as_json=as_json, text=text)
+    with TextTable(
+        "ADDED", "ADDRESS", "BY", "REFUSALS", "UNTIL", "REASON", as_json=as_json
+    ) as table:
+        async for each in suppression_list_of(queue).entries(tenant):
+            printed = each.printed()
+            refusals = f"{each.count or ''}{', mailed yet' if each.is_pending else ''}"
+            cells = (each.name, str(each.by), refusals, rfc3339(each.expires_at) or "")
+            table.add(printed, str(printed["added_at"]), *cells, each.reason)
 
 
 @suppression.command("import")
@@ -198,14 +203,6 @@ async def export(queue: MailQueue, tenant: str) -> None:
     """Print the list as `import` reads it: one JSON object a line."""
     async for each in suppression_list_of(queue).entries(tenant):
         click.echo(json_line(each.printed()))
-
-
-def _state(entry: SuppressedAddress) -> str:
-    """Return how many refusals an entry has, whether it is mailed yet, and when it expires."""
-    parts = [f"{entry.count} refusal{'' if entry.count == 1 else 's'}"] if entry.count else []
-    parts += ["mailed yet"] if entry.is_pending else []
-    parts += [] if entry.expires_at is None else [f"until {rfc3339(entry.expires_at)}"]
-    return f"  ({', '.join(parts)})" if parts else ""
 
 
 def _say_count(verb: str, count: int) -> None:

@@ -20,7 +20,7 @@ from postroad.domain.mail.mail import QUARANTINE, OutcomeKind
 from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.domain.smtp.next_hops import TlsMode
-from postroad.domain.values.instants import parse_duration
+from postroad.domain.values.instants import parse_period
 from postroad.errors import InvalidInput
 from postroad.ports.mail_queue import Operation
 
@@ -36,7 +36,7 @@ def _duration(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return parse_duration(value)
+        return parse_period(value)
     except InvalidInput as error:
         raise ValueError(str(error)) from None
 

@@ -97,6 +97,43 @@ def parse_duration(text: str) -> timedelta:
         raise InvalidInput(f"{text!r} is too long a duration") from error
 
 
+def parse_period(text: str) -> timedelta:
+    """Read a duration that may begin with days: `4d`, `1d12h`. Raises: InvalidInput.
+
+    >>> parse_period("1d12h") == timedelta(hours=36)
+    True
+    """
+    days, is_given, rest = text.rpartition("d")
+    if not is_given:
+        return parse_duration(rest)
+    if not (days.isascii() and days.isdigit() and len(days) < 7):
+        raise InvalidInput(f"{text!r} is not a duration: write it as in 90s, 1h30m, 4d, 1d12h")
+    return timedelta(days=int(days)) + (parse_duration(rest) if rest else timedelta(0))
+
+
+def parse_moment(text: str, now: datetime) -> datetime:
+    """Read a moment as people write it: RFC 3339, a date, `now`, `today`, `yesterday`, or a
+    duration, for so long ago. In UTC where it has no zone. Raises: InvalidInput.
+
+    >>> rfc3339(parse_moment("yesterday", datetime(2026, 11, 27, 9, tzinfo=UTC)))
+    '2026-11-26T00:00:00.000Z'
+    """
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    named = {"now": now, "today": today, "yesterday": today - timedelta(days=1)}
+    try:
+        if text in named:
+            return named[text]
+        if text[-1:] in ("d", "h", "m", "s"):
+            return now - parse_period(text)
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError, InvalidInput) as error:
+        raise InvalidInput(
+            f"{text!r} is not a moment: write it as 2026-11-26, 2026-11-26T10:00Z, yesterday, or 4d"
+            " for so long ago"
+        ) from error
+
+
 def format_duration(duration: timedelta) -> str:
     """Write a duration of whole seconds as `parse_duration` reads it.
 
