@@ -17,6 +17,7 @@ import pytest
 
 from postroad import Mail, Selector
 from postroad.console.api.james import tasks
+from postroad.console.api.james.answers import MAX_DURATION
 from postroad.console.operations import MAX_RUNNING
 from postroad.console.rights import ConsoleUser
 from postroad.errors import ViewUnavailable
@@ -275,6 +276,17 @@ async def test_a_session_is_needed(console: RunningConsole) -> None:
     assert (await console.anonymous.get(QUEUE)).status_code == 401
     foreign = await console.client.delete(f"{QUEUE}/mails", headers={"Origin": "http://evil.test"})
     assert foreign.status_code == 403
+
+
+async def test_durations_that_no_date_has_are_refused_at_once(console: RunningConsole) -> None:
+    far = {"action": "RepublishNotProcessedMails", "olderThan": "99999999d"}
+    answer = await console.client.post(QUEUE, params=far)
+    assert (answer.status_code, answer.json()["message"]) == (400, "Invalid olderThan")
+
+    path = f"{BASE}/tasks/5b6e3f0c-4d0f-4a6e-9a52-0a3f6f1f6d11/await"
+    long = await console.client.get(path, params={"timeout": f"1{' ' * MAX_DURATION}s"})
+    assert (long.status_code, long.json()["message"]) == (400, "Invalid timeout")
+    assert str(MAX_DURATION) in long.json()["details"]
 
 
 async def test_tasks_of_another_namespace_are_not_seen(console: RunningConsole) -> None:

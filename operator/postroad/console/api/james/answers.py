@@ -18,6 +18,9 @@ from postroad.telemetry.logs import logger
 
 _log = logger("console")
 
+MAX_DURATION = 100
+"""Characters of a duration."""
+
 _DURATION = re.compile(r"\s*([0-9]+)\s*([a-zA-Z]*)\s*")
 _UNITS = {
     timedelta(milliseconds=1): "ms msec msecs",
@@ -50,6 +53,8 @@ class JamesError(Exception):
 
 def duration_of(text: str, unit: timedelta) -> timedelta:
     """Read a number with a unit, or of `unit`. Raises: ValueError, OverflowError."""
+    if len(text) > MAX_DURATION:  # the pattern takes a time quadratic in spaces
+        raise ValueError(f"a duration has at most {MAX_DURATION} characters")
     found = _DURATION.fullmatch(text)
     if found is None:
         raise ValueError("a duration is a number, and a unit behind it")

@@ -194,7 +194,10 @@ async def begin_action(request: Request, at: ChangeQueue) -> Response:
 
         return _begun(request, tasks_of(request).begin(at, "browse-start-update", maintain))
     older_than = _older_than(request.query_params.get("olderThan"))
-    since = rfc3339(at.console.clock.now() - older_than)
+    try:
+        since = rfc3339(at.console.clock.now() - older_than)
+    except OverflowError as error:  # an instant before the year 1
+        raise JamesError(400, "Invalid olderThan", str(error)) from None
 
     async def republish(task: JamesTask) -> Details:
         task.details = {"type": task.type, **about, "olderThan": since, "nbRequeuedMails": 0}
