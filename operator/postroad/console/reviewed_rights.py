@@ -32,9 +32,16 @@ class Answers(Generic[T]):
         self._elapsed = elapsed
         self._kept: OrderedDict[Hashable, tuple[timedelta, asyncio.Task[T]]] = OrderedDict()
 
-    def has(self, key: Hashable) -> bool:
-        """True if the answer is, or was, known: asking again is no new question."""
-        return key in self._kept
+    def holds(self, key: Hashable) -> bool:
+        """True if `get` asks nothing."""
+        return key in self._kept and self._elapsed() < self._kept[key][0]
+
+    def last(self, key: Hashable) -> T | None:
+        """Return the last answer, though it may hold no longer; None: there is none."""
+        _, asking = self._kept.get(key, (None, None))
+        if asking is None or not asking.done() or asking.cancelled() or asking.exception():
+            return None
+        return asking.result()
 
     async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the answer, which is asked for where it is not known. Raises: as `ask`."""
@@ -69,8 +76,11 @@ class ReviewedRights:
         self._rights: Answers[bool] = Answers(elapsed)
 
     def knows(self, token: str) -> bool:
-        """True if the token was reviewed lately, or is none that a review is made of."""
-        return not _is_token(token) or self._users.has(_digest(token))
+        """True if the token was that of a user, or no review is made for it now."""
+        if not _is_token(token):
+            return True
+        key = _digest(token)
+        return self._users.holds(key) or self._users.last(key) is not None
 
     async def user_of(self, token: str) -> ReviewedUser | None:
         """Return the bearer of a token; None for one that is not good. Raises: KubernetesError."""

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from postroad.console.api.guard import RequestRate
-from postroad.console.api.sessions import IDLE, SHORT_LIFETIME
+from postroad.console.api.sessions import IDLE, MAX_TOKEN_SESSIONS, SHORT_LIFETIME
 from postroad.console.audit import AuditEntry
 from postroad.console.queues import ConsoleQueue
 from postroad.console.reviewed_rights import ANSWER_LIFETIME, MAX_TOKEN, Answers
@@ -176,6 +176,23 @@ async def test_strangers_cannot_let_the_api_server_review_without_end() -> None:
         assert (await console.get(token, QUEUES)).status_code == 200, "a known user passes"
 
 
+async def test_made_up_tokens_that_come_again_have_the_rate_of_strangers() -> None:
+    reviews, clock = MemoryAccessReviews(), ManualClock()
+    token = reviews.give("alice", "a", *VIEWER)
+    async with a_reviewed_console(reviews, clock=clock, rate=RequestRate(1, 5)) as console:
+        assert (await console.get(token, QUEUES)).status_code == 200
+        for _ in range(6):  # so that many made-up tokens have been reviewed
+            clock.jump(ANSWER_LIFETIME)
+            for each in range(30):
+                await console.get(f"made-up-{each}", QUEUES)
+        before = reviews.asked.count("user")
+        for each in range(30):
+            await console.get(f"made-up-{each}", QUEUES)
+        assert reviews.asked.count("user") == before
+        assert before <= 1 + 6 * 5
+        assert (await console.get(token, QUEUES)).status_code == 200, "a known user passes"
+
+
 async def cookie_of(console: ReviewedConsole, token: str) -> httpx.Response:
     return await console.client.post(
         "/session", data={"token": token}, headers={"Origin": ORIGIN, "Accept": "text/html"}
@@ -216,6 +233,34 @@ async def test_a_session_by_a_token_is_short() -> None:
         assert ends <= IDLE + timedelta(seconds=1)
         clock.jump(ends)
         assert (await console.client.get(QUEUES)).status_code == 401
+
+
+async def test_a_user_who_begins_many_sessions_ends_none_of_another_user() -> None:
+    reviews = MemoryAccessReviews()
+    token, other = reviews.give("alice", "a", *VIEWER), reviews.give("eve", "a", *VIEWER)
+    async with a_reviewed_console(reviews) as console:
+        begun = [await cookie_of(console, each) for each in (token, other)]
+        for _ in range(MAX_TOKEN_SESSIONS):
+            await cookie_of(console, other)
+        console.client.cookies.clear()
+        for answer, status in zip(begun, (200, 401), strict=True):
+            cookie = answer.headers["set-cookie"].partition(";")[0]
+            found = await console.client.get(QUEUES, headers={"Cookie": cookie})
+            assert found.status_code == status
+
+
+async def test_a_page_elsewhere_logs_no_browser_in_by_its_own_link() -> None:
+    reviews = MemoryAccessReviews()
+    token = reviews.give("eve", "a", *VIEWER)
+    async with a_reviewed_console(reviews) as console:
+        made = await console.client.post("/session", headers=bearer(token))
+        link = made.json()["link"]
+        for site in ("cross-site", "same-site"):
+            refused = await console.client.get(link, headers={"Sec-Fetch-Site": site})
+            assert refused.status_code == 403
+            assert "set-cookie" not in refused.headers
+        opened = await console.client.get(link, headers={"Sec-Fetch-Site": "none"})
+        assert opened.status_code == 303
 
 
 async def test_a_form_elsewhere_begins_no_session_here() -> None:

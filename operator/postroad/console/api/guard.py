@@ -188,6 +188,10 @@ class RequestGuard:
             return None
         if not self.buckets.take("links"):
             raise Problem(429, "too many requests, come again")
+        # Before it is used: another user's page would log this browser in as that user.
+        site = Headers(scope=scope).get("sec-fetch-site", "none")
+        if self.identities.by_token and site not in ("none", "same-origin"):
+            raise Problem(403, "a page of another site opened this link: copy it to a new window")
         secret = self.identities.sessions.redeem(tokens[0])
         if secret is None:
             raise self._without_session("this link was used, or is over")
@@ -211,8 +215,8 @@ class RequestGuard:
             raise self._without_session("this token is not good, or for another console")
         sessions = self.identities.sessions
         if is_form:
-            return self._with_cookie(sessions.begin(token), origin)
-        return JSONResponse({"link": f"/?token={sessions.new_link(token)}"}, 201)
+            return self._with_cookie(sessions.begin(token, who.name), origin)
+        return JSONResponse({"link": f"/?token={sessions.new_link(token, who.name)}"}, 201)
 
     def _with_cookie(self, secret: str, origin: str, to: str = "/") -> Response:
         response = RedirectResponse(to, status_code=303)

@@ -28,18 +28,22 @@ SHORT_LIFETIME = timedelta(hours=1)
 MAX_TOKEN_SESSIONS = 1000
 """Sessions by tokens at a time, of all users."""
 
+MAX_OF_USER = 20
+"""Sessions by tokens of one user at a time: more end the oldest of the same user."""
+
 TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSession:
     """A session. `name`: what logs call it. `credential`: the token that it was begun with, and is
-    good as long as."""
+    good as long as; `user`: whose that was."""
 
     name: str
     began: timedelta
     used: timedelta
     credential: str = field(default="", repr=False)
+    user: str = ""
 
 
 class Sessions:
@@ -54,31 +58,34 @@ class Sessions:
     ) -> None:
         self._elapsed = elapsed
         self.lifetime, self._most = lifetime, most
-        self._links: dict[bytes, tuple[timedelta, str]] = {}
+        self._links: dict[bytes, tuple[timedelta, str, str]] = {}
         self._sessions: dict[bytes, ConsoleSession] = {}
         self._count = 0
 
-    def new_link(self, credential: str = "") -> str:
+    def new_link(self, credential: str = "", user: str = "") -> str:
         """Return the token of a link, which takes the place of one of the same credential that was
         not used."""
         token, now = secrets.token_urlsafe(TOKEN_BYTES), self._elapsed()
         others = [each for each in self._links.items() if each[1][1] != credential]
         good = [each for each in others if each[1][0] > now]
         self._links = dict(good[-self._most :])
-        self._links[_digest(token)] = now + LINK_LIFETIME, credential
+        self._links[_digest(token)] = now + LINK_LIFETIME, credential, user
         return token
 
     def redeem(self, token: str) -> str | None:
         """Return the secret of a new session; None for a link that was used, is over, or never
         was."""
-        until, credential = self._links.pop(_digest(token), (None, ""))
-        return None if until is None or self._elapsed() > until else self.begin(credential)
+        until, credential, user = self._links.pop(_digest(token), (None, "", ""))
+        return None if until is None or self._elapsed() > until else self.begin(credential, user)
 
-    def begin(self, credential: str = "") -> str:
+    def begin(self, credential: str = "", user: str = "") -> str:
         """Begin a session, and return its secret."""
         secret, now = secrets.token_urlsafe(TOKEN_BYTES), self._elapsed()
         self._count += 1
-        session = ConsoleSession(f"session-{self._count}", now, now, credential)
+        session = ConsoleSession(f"session-{self._count}", now, now, credential, user)
+        own = [key for key, each in self._sessions.items() if user and each.user == user]
+        for key in own[: 1 - MAX_OF_USER]:
+            del self._sessions[key]
         self._sessions[_digest(secret)] = session
         while len(self._sessions) > self._most:
             del self._sessions[next(iter(self._sessions))]
