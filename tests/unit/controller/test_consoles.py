@@ -117,6 +117,18 @@ def test_what_another_process_deletes_of_a_console_is_made_again() -> None:
     run(scene())
 
 
+def test_the_rights_of_a_console_go_with_its_queue_cluster() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, {})
+            assert len(await subjects(operator)) == 1
+            await operator.user.delete(QUEUE_CLUSTER, operator.found(QUEUE_CLUSTER, "main"))
+            await move(30)
+            assert await subjects(operator) == []
+
+    run(scene())
+
+
 def test_a_console_without_the_right_to_reviews_says_what_gives_it() -> None:
     async def scene() -> None:
         async with running_controller() as operator:

@@ -4,6 +4,7 @@ ask the API server for reviews."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from pydantic import ValidationError
 
@@ -104,6 +105,12 @@ class Consoles:
             change = {"metadata": {"resourceVersion": version}, "subjects": wanted}
             await self._api.patch(CLUSTER_ROLE_BINDING, None, self._role, change)
             log_action("changed who may ask for reviews", accounts=len(wanted))
+
+    async def unbind(self) -> None:
+        """Take the right to reviews from ServiceAccounts whose QueueCluster is gone: who makes one
+        of that name later would have it. Raises: KubernetesUnavailable, KubernetesConflict."""
+        with suppress(KubernetesRefused):  # without the right to, none was ever given
+            await self.bind()
 
     async def _accounts(self) -> list[dict[str, str]]:
         places = self._namespaces or (None,)

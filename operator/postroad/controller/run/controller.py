@@ -166,12 +166,12 @@ class Controller:
         self._deletion = Deletion(
             watched, self._clusters, status_writer, clock, self._engines, orphans
         )
-        consoles = Consoles(
+        self._consoles = Consoles(
             *(watched, clock, console_role(operator_class), operator_class, options.image),
             *(options.pull_secrets, namespaces),
         )
         self._health = ClusterHealth(
-            watched, self._clusters, status_writer, clock, self._upgrades, consoles
+            watched, self._clusters, status_writer, clock, self._upgrades, self._consoles
         )
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
         self._wakening = Wakening(self._autoscalers, clock, self._work.add)
@@ -429,11 +429,12 @@ class Controller:
             self._metrics.forget(key)
 
     async def _leave(self, key: Key) -> timedelta | None:
-        """Close the connections to a QueueCluster that is gone for good, and release its keyspace;
-        return when to look again, None when it is done."""
+        """Take the rights of the console of a QueueCluster that is gone; if it is for good, close
+        the connections, and release its keyspace. Return when to look again, None: it is done."""
         gone = self._left.get(key)
         if gone is None:
             return None
+        await self._consoles.unbind()
         if not self._absences.lasts(key):
             return self._intervals.clusters * self._jitter()
         await self._clusters.release(gone, key.namespace, key.name)
