@@ -58,7 +58,7 @@ class Installation:
     def install(self) -> None:
         """Install CRDs, RBAC and the operator, and wait until it runs."""
         self.kubectl.apply(*manifests(ROOT / "crds"))
-        names = ("install", "executors")
+        names = ("install", "executors", "consoles")
         text = "---\n".join((ROOT / "manifests" / f"{each}.yaml").read_text() for each in names)
         documents = documents_in(text.replace(RELEASED_IMAGE, self.image))
         self.kubectl.apply(*[each for each in documents if each["kind"] == "Namespace"])
