@@ -19,7 +19,7 @@ from postroad import Mail, Selector
 from postroad.console.api.james import tasks
 from postroad.console.api.james.answers import MAX_DURATION
 from postroad.console.operations import MAX_RUNNING
-from postroad.console.rights import ConsoleUser
+from postroad.console.rights import MAILS, ConsoleUser
 from postroad.errors import ViewUnavailable
 from postroad.ports.mail_queue import MailQueue
 from support.consoles import RunningConsole, a_console
@@ -270,6 +270,29 @@ async def test_rights_are_those_of_the_api(method: str, path: str) -> None:
     status = 404 if "/other/mailQueues/" in path else 403  # a queue that is not seen is none
     assert (refused.status_code, refused.json()["statusCode"]) == (status, status)
     assert seen.status_code == 200
+
+
+class NoAddresses:
+    """Rights of a user who runs queues, and sees no addresses."""
+
+    async def may(
+        self, who: ConsoleUser, verb: str, resource: str, namespace: str, name: str = ""
+    ) -> bool:
+        return resource != MAILS
+
+
+async def test_tasks_show_no_addresses_to_a_user_who_may_not_see_mail() -> None:
+    async with a_console("memory://outgoing", rights=NoAddresses()) as console:
+        query = {"recipient": "secret@example.net"}
+        task = await begun(await console.client.delete(f"{QUEUE}/mails", params=query))
+        ended = await console.client.get(f"{task}/await")
+        shown = await console.client.get(task)
+        listed = await console.client.get(f"{BASE}/tasks")
+
+    for found in (ended.json(), shown.json(), listed.json()[0]):
+        assert found["additionalInformation"]["mailQueueName"] == "outgoing"
+        assert found["additionalInformation"]["recipient"] is None
+    assert "secret" not in ended.text + shown.text + listed.text
 
 
 async def test_a_session_is_needed(console: RunningConsole) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from fastapi import APIRouter, Request
@@ -15,7 +16,7 @@ from postroad.console.api.access import console_of, require_right, user_of
 from postroad.console.api.james.answers import JamesError, duration_of
 from postroad.console.api.james.queue_routes import tasks_of
 from postroad.console.api.james.tasks import JamesTask, TaskStatus
-from postroad.console.rights import OPERATIONS
+from postroad.console.rights import MAILS, OPERATIONS
 
 router = APIRouter(prefix="/{namespace}/tasks")
 
@@ -32,7 +33,16 @@ async def list_tasks(request: Request, namespace: str) -> Response:
         found = _chosen(tasks_of(request).of(namespace), dict(request.query_params))
     except (ValueError, OverflowError) as error:
         raise JamesError(400, "Invalid status query parameter", str(error)) from None
-    return JSONResponse([each.document() for each in found])
+    return JSONResponse(await _documents(request, namespace, found))
+
+
+async def _documents(
+    request: Request, namespace: str, tasks: Iterable[JamesTask]
+) -> list[dict[str, Any]]:
+    """Return tasks with the addresses that selected mail, to a user who may see addresses."""
+    rights, who = console_of(request).rights, user_of(request)
+    may_see = await rights.may(who, "get", MAILS, namespace)
+    return [each.document(has_addresses=may_see) for each in tasks]
 
 
 def _chosen(tasks: Iterable[JamesTask], asked: Mapping[str, str]) -> list[JamesTask]:
@@ -73,7 +83,7 @@ async def get_task(request: Request, namespace: str, id: str) -> Response:  # no
     task = _found(request, namespace, id)
     if task is None:
         raise JamesError(404, f"{id} can not be found")
-    return JSONResponse(task.document())
+    return JSONResponse((await _documents(request, namespace, [task]))[0])
 
 
 @router.get("/{id}/await")
@@ -91,7 +101,7 @@ async def await_task(request: Request, namespace: str, id: str) -> Response:  # 
             await asyncio.wait_for(task.ended.wait(), timeout.total_seconds())
         except TimeoutError:
             raise JamesError(408, "The timeout has been reached") from None
-    return JSONResponse(task.document())
+    return JSONResponse((await _documents(request, namespace, [task]))[0])
 
 
 def _timeout(text: str | None) -> timedelta:

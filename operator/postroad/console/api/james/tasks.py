@@ -25,6 +25,9 @@ _log = logger("console")
 Details = dict[str, Any]
 """Additional information of a task, in the words of James."""
 
+ADDRESSES = frozenset(("sender", "recipient"))
+"""Details that are addresses of mail."""
+
 
 class TaskStatus(StrEnum):
     """Status of a task. Tasks begin at once, so that James' `waiting` is never seen."""
@@ -60,7 +63,9 @@ class JamesTask:
         found = {"submitted": self.began_at, "started": self.began_at}
         return found | ({str(self.status): self.ended_at} if self.ended_at else {})
 
-    def document(self) -> dict[str, Any]:
+    def document(self, *, has_addresses: bool) -> dict[str, Any]:
+        """Return the task as James does, or without addresses of mail."""
+        hidden = set() if has_addresses else ADDRESSES & (self.details or {}).keys()
         is_cancelled = self.status in (TaskStatus.CANCELED, TaskStatus.CANCEL_REQUESTED)
         dates = {f"{what}Date": date_of(moment) for what, moment in self.dates().items()}
         dates["submitDate"] = dates.pop("submittedDate")
@@ -71,7 +76,7 @@ class JamesTask:
             "submittedFrom": platform.node(),
             "executedOn": platform.node(),
             "cancelledFrom": platform.node() if is_cancelled else None,
-            "additionalInformation": self.details,
+            "additionalInformation": self.details and {**self.details, **dict.fromkeys(hidden)},
             **dates,
         }
 
