@@ -16,7 +16,7 @@ from postroad.domain.delivery.webhooks import (
     read_secrets,
 )
 from postroad.domain.mail.envelope_documents import HandedMail, handing_key
-from postroad.domain.mail.mail import Envelope, OutcomeKind
+from postroad.domain.mail.mail import TRACEPARENT, Envelope, OutcomeKind
 from postroad.errors import InvalidInput
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -164,6 +164,23 @@ def test_a_content_cannot_end_its_part() -> None:
     assert boundary not in other.headers["Content-Type"], "only the secret leads to it"
     sent = request(b"x")
     assert int(sent.headers["Content-Length"]) == len(b"".join(sent.body))
+
+
+@pytest.mark.parametrize(
+    ("given", "is_sent"),
+    [
+        (f"00-{'a' * 32}-{'b' * 16}-01", True),
+        (f"00-{'a' * 32}-{'b' * 16}-01\r\nX-Tenant: other", False),
+        (f"00-{'0' * 32}-{'b' * 16}-01", False),
+        ("x" * 100_000, False),
+        ("\0", False),
+    ],
+)
+def test_a_span_that_is_none_is_no_header(given: str, is_sent: bool) -> None:
+    envelope = Envelope("a@x.example", ("b@x.example",), attributes={TRACEPARENT: given})
+    request = WebhookRequest.of(UUID(int=1), envelope, [b""], [b"k" * 24], NOW)
+
+    assert request.headers.get("traceparent") == (given if is_sent else None)
 
 
 def test_a_handed_mail_shows_no_address() -> None:

@@ -21,7 +21,13 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from postroad.domain.mail.envelope_documents import handing_key
-from postroad.domain.mail.mail import TRACEPARENT, Envelope, Outcome, Responder
+from postroad.domain.mail.mail import (
+    TRACEPARENT,
+    WELL_FORMED_TRACEPARENT,
+    Envelope,
+    Outcome,
+    Responder,
+)
 from postroad.errors import InvalidInput
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of secrets, and none itself
@@ -144,7 +150,8 @@ class WebhookRequest:
         key = handing_key(mail_id, envelope.recipients)
         made = cls.signed(key, _envelope(mail_id, envelope), content, secrets, now)
         headers = {"Idempotency-Key": f'"{key}"', **made.headers}
-        if (parent := envelope.attributes.get(TRACEPARENT)) is not None:
+        parent = envelope.attributes.get(TRACEPARENT, "")
+        if WELL_FORMED_TRACEPARENT.fullmatch(parent):
             headers["traceparent"] = parent
         return cls(headers, made.body)
 

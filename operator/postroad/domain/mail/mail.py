@@ -80,6 +80,9 @@ TRACEPARENT = "postroad.traceparent"
 """The attribute that names the span of a trace to which spans of the mail belong, as the header of
 HTTP has it (W3C Trace Context). Source: ADR 0095."""
 
+WELL_FORMED_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""Value of that header, and of the attribute, which programs set as they like."""
+
 EVENT_KEY = "postroad.events.key"
 """The attribute that keys the ids of a mail's events, so that who knows its other ids and guesses a
 recipient recognises none. Source: ADR 0089."""

@@ -18,7 +18,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from postroad.domain.mail.dot_stuffing import LineEnds
-from postroad.domain.mail.mail import TENANT, TRACEPARENT, Origin
+from postroad.domain.mail.mail import TENANT, TRACEPARENT, WELL_FORMED_TRACEPARENT, Origin
 from postroad.errors import InvalidMail, KeyReused
 from postroad.intake import reply_texts
 from postroad.intake.clients import Clients, Rights, Submission
@@ -58,7 +58,6 @@ _Result = TypeVar("_Result")
 
 _KEY = re.compile(r"[!-~][ -~]{0,253}[!-~]|[!-~]")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _NUMBER = re.compile(r"-?[0-9]{1,3}")
 
 
@@ -424,7 +423,7 @@ def _key(request: web.BaseRequest) -> str | None:
 
 def _traceparent(request: web.BaseRequest) -> str | None:
     given = request.headers.getall("traceparent", [])
-    return given[0] if len(given) == 1 and _TRACEPARENT.fullmatch(given[0]) else None
+    return given[0] if len(given) == 1 and WELL_FORMED_TRACEPARENT.fullmatch(given[0]) else None
 
 
 def _media_type(request: web.BaseRequest) -> str:
