@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from pydantic import ValidationError
 
@@ -13,13 +14,12 @@ from postroad.controller.kubernetes.api import (
     CLUSTER_ROLE_BINDING,
     CONSOLE,
     DEPLOYMENT,
-    MANAGED_BY,
     QUEUE_CLUSTER,
     log_action,
-    log_repair,
 )
-from postroad.controller.kubernetes.drift import ApplyResponses, repair_of
-from postroad.controller.pods.console_pods import KINDS, account_of, console_children
+from postroad.controller.kubernetes.drift import ApplyResponses
+from postroad.controller.pods.applying import Found, apply_children, delete_unwanted, find_labelled
+from postroad.controller.pods.console_pods import KINDS, account_of, child_name, console_children
 from postroad.controller.pods.manifests import is_owned
 from postroad.controller.pods.readiness import deployment_facts, shortage
 from postroad.controller.spec.cluster import class_of_cluster, spec_of
@@ -27,9 +27,9 @@ from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.conditions import Report, attempt, bad, good
 from postroad.domain.queues.names import QueueName
-from postroad.errors import InvalidQueueName, KubernetesRefused, NameTaken
+from postroad.errors import InvalidQueueName, KubernetesRefused
 from postroad.ports.clock import Clock
-from postroad.ports.kubernetes import Kind, Kubernetes, Object
+from postroad.ports.kubernetes import Kubernetes, Object
 
 NEEDS = "spec.console needs consoles=true of the operator's chart, or manifests/consoles.yaml"
 
@@ -56,9 +56,13 @@ class Consoles:
     async def keep(self, found: Object, cluster: Cluster, users: Sequence[Object]) -> Report:
         """Make the console of a QueueCluster as declared, or delete it. `users`: the MailQueues
         that it serves. Raises: KubernetesUnavailable, KubernetesConflict."""
-        spec, present = cluster.spec.console, await self._children(found)
-        if spec is None and not present:
+        metadata, spec = found["metadata"], cluster.spec.console
+        is_own = partial(is_owned, uid=metadata["uid"])
+        label = f"{CONSOLE}={metadata['name']}"
+        there = await find_labelled(self._api, metadata["namespace"], label, is_own, KINDS)
+        if spec is None and not there:
             return Report(fields={"console": None})
+        now: Found = {}
         async with attempt(condition.CONSOLE_READY) as attempted:
             context = PodContext(
                 cluster.spec,
@@ -67,17 +71,15 @@ class Consoles:
                 pull_secrets=self._pull_secrets,
             )
             wanted = [] if spec is None else console_children(found, spec, context, _queues(users))
-            for kind, child in wanted:
-                present[kind] = await self._apply(kind, child, found, present.get(kind))
-            for kind in present.keys() - {kind for kind, _ in wanted}:
-                await self._api.delete(kind, present[kind])
-                log_action("deleted a child", child=f"{kind.name} {found['metadata']['name']}")
+            applied = apply_children(self._api, wanted, there, (), self._answers, is_own)
+            now = {each.place: each.object async for each in applied}
+            await delete_unwanted(self._api, there, now)
             await self.bind()
         if spec is None and attempted.finding.is_good:
             return Report(fields={"console": None})
         if not attempted.finding.is_good:
             return Report([attempted.finding])
-        deployment = present[DEPLOYMENT]
+        deployment = now[DEPLOYMENT.name, child_name(metadata["name"])]
         facts = deployment_facts(deployment, 1)
         facts.pop("replicas")
         missing = shortage(deployment, 1, "console pods")
@@ -131,35 +133,6 @@ class Consoles:
             {"kind": "ServiceAccount", "name": name, "namespace": namespace}
             for namespace, name in sorted(named)
         ]
-
-    async def _children(self, found: Object) -> dict[Kind, Object]:
-        metadata = found["metadata"]
-        labels = f"{MANAGED_BY}=postroad,{CONSOLE}={metadata['name']}"
-        there = {}
-        for kind in KINDS:
-            for each in await self._api.list(kind, metadata["namespace"], labels):
-                if is_owned(each, metadata["uid"]):
-                    there[kind] = each
-        return there
-
-    async def _apply(
-        self, kind: Kind, child: Object, found: Object, present: Object | None
-    ) -> Object:
-        """Make a child as wanted, without a write for one that is. Raises: NameTaken,
-        KubernetesError."""
-        place = child["metadata"]["namespace"], child["metadata"]["name"]
-        if present is None and await self._api.get(kind, *place) is not None:
-            raise NameTaken(f"{kind.name} {place[1]} exists already")
-        if present is not None and self._answers.is_settled(child, present):
-            return present
-        done = repair_of(child, present, expected=False)
-        now = await self._api.apply(kind, child)
-        self._answers.note(child, now)
-        if done is None:
-            log_action("applied a child", child=f"{kind.name} {place[1]}")
-        else:
-            log_repair("child", child=f"{kind.name} {place[1]}", was=done)
-        return now
 
 
 def _queues(users: Sequence[Object]) -> list[Queue]:

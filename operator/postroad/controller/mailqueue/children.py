@@ -28,10 +28,9 @@ from postroad.controller.kubernetes.api import (
     Key,
 )
 from postroad.controller.kubernetes.drift import ApplyResponses, hash_in
-from postroad.controller.mailqueue import applying
 from postroad.controller.mailqueue.autoscaling import BY_AUTOSCALER, keeps_replicas
 from postroad.controller.mailqueue.plan import WorkloadsPlan
-from postroad.controller.pods import manifests
+from postroad.controller.pods import applying, manifests
 from postroad.controller.pods.pipeline_children import PIPELINE, job_name, pipeline_children
 from postroad.controller.pods.pods import JOB_OF_POD
 from postroad.controller.pods.readiness import deployment_facts, shortage

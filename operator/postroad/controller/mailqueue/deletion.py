@@ -30,7 +30,6 @@ from postroad.controller.kubernetes.api import (
     has_finalizer,
     log_action,
 )
-from postroad.controller.mailqueue.applying import find_children
 from postroad.controller.mailqueue.deletion_progress import (
     LATEST,
     SOON,
@@ -45,6 +44,7 @@ from postroad.controller.mailqueue.deletion_progress import (
 from postroad.controller.mailqueue.orphans import OrphanList, OrphanRecord
 from postroad.controller.mailqueue.plan import QueuePlan, plan_of
 from postroad.controller.mailqueue.queue_metrics import Engines
+from postroad.controller.pods.applying import find_children
 from postroad.controller.spec.queue_resource import Queue, is_erased_with_its_resource
 from postroad.controller.status.conditions import (
     READY,

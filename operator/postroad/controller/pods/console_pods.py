@@ -9,20 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from postroad.controller.kubernetes import api
-from postroad.controller.kubernetes.drift import hash_of, with_hash
-from postroad.controller.pods.manifests import Child, queue_configuration
+from postroad.controller.kubernetes.drift import with_hash
+from postroad.controller.pods.manifests import Child, child_of, queue_configuration
 from postroad.controller.pods.network_policies import console_policy
-from postroad.controller.pods.pods import (
-    CONTAINER_SECURITY,
-    DEFAULT_RESOURCES,
-    GRACE_SECONDS,
-    HEALTH_PORT,
-    POD_SECURITY,
-    cluster_files,
-    probes,
-)
+from postroad.controller.pods.pods import pod_template
 from postroad.controller.spec.cluster import ConsoleSpec
-from postroad.controller.spec.intake import HEALTH
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.domain.queues.names import QueueName
@@ -64,52 +55,41 @@ def console_children(
     found: Object, spec: ConsoleSpec, context: PodContext, queues: Iterable[Queue]
 ) -> list[Child]:
     """Return the children. `queues`: those that the console serves. Raises: InvalidInput."""
-    cluster, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
-    name = child_name(cluster)
+    metadata = found["metadata"]
+    owner = api.Key(api.QUEUE_CLUSTER.name, metadata["namespace"], metadata["name"])
+    name = child_name(owner.name)
     tags = {
         "app.kubernetes.io/name": "postroad-console",
         api.COMPONENT: CONSOLE,
-        api.CONSOLE: cluster,
+        api.CONSOLE: owner.name,
     }
-    base = _configuration(QueueName(namespace, cluster), context)
+    # One that declares nothing: its environment is what the console's queues share.
+    plain = Queue(
+        QueueName(owner.namespace, owner.name),
+        "",
+        1,
+        MailQueueSpec.model_validate({"clusterRef": {"name": owner.name}}),
+    )
+    shared = queue_configuration(plain, context)
+    base = {key: each for key, each in shared.items() if key not in _OF_ONE}
+    port = {"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}
+    service = {"type": "ClusterIP", "selector": tags, "ports": [port]}
     bodies: list[tuple[Kind, dict[str, Any]]] = [
         (api.CONFIG_MAP, {"data": {FILE: _file(queues, context, base)}}),
-        (api.SERVICE, {"spec": _service(tags)}),
-        (api.DEPLOYMENT, {"spec": _deployment(found, spec, context, base, tags)}),
+        (api.SERVICE, {"spec": service}),
+        (api.DEPLOYMENT, {"spec": _deployment(plain, spec, context, base, tags)}),
     ]
-    if account_of(spec, cluster) == name:
+    if account_of(spec, owner.name) == name:
         bodies.insert(0, (api.SERVICE_ACCOUNT, {"automountServiceAccountToken": False}))
     if spec.network_policy.enabled:
         bodies.append((api.NETWORK_POLICY, {"spec": console_policy(context.cluster, tags)}))
-    owner = {
-        "apiVersion": api.API_VERSION,
-        "kind": api.QUEUE_CLUSTER.name,
-        "name": cluster,
-        "uid": found["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    metadata = {
-        "name": name,
-        "namespace": namespace,
-        "labels": {**tags, api.MANAGED_BY: "postroad"},
-        "ownerReferences": [owner],
-    }
-    made = []
+    made, declared = [], spec.service_account
     for kind, body in bodies:
-        own = dict(metadata)
-        if kind is api.SERVICE_ACCOUNT and spec.service_account is not None:
-            own["annotations"] = dict(spec.service_account.annotations)
-        type_meta = {"apiVersion": kind.api_version, "kind": kind.name}
-        made.append((kind, with_hash({**type_meta, "metadata": own, **body})))
+        own = declared.annotations if declared and kind is api.SERVICE_ACCOUNT else None
+        labels = {**tags, api.MANAGED_BY: "postroad"}
+        _, child = child_of(owner, metadata["uid"], kind, name, labels, body, own)
+        made.append((kind, with_hash(child)))
     return made
-
-
-def _configuration(name: QueueName, context: PodContext) -> dict[str, str]:
-    """Return the environment of a queue that declares nothing: what it shares with others."""
-    spec = MailQueueSpec.model_validate({"clusterRef": {"name": name.name}})
-    shared = queue_configuration(Queue(name, "", 1, spec), context)
-    return {key: each for key, each in shared.items() if key not in _OF_ONE}
 
 
 _OF_ONE = frozenset(("POSTROAD_QUEUE", "POSTROAD_S3_BUCKET"))
@@ -141,74 +121,36 @@ def _file(queues: Iterable[Queue], context: PodContext, base: Mapping[str, str])
 _WORKERS = "POSTROAD_WORKER_"
 
 
-def _service(tags: Mapping[str, str]) -> dict[str, Any]:
-    port = {"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}
-    return {"type": "ClusterIP", "selector": dict(tags), "ports": [port]}
-
-
 def _deployment(
-    found: Object,
+    plain: Queue,
     spec: ConsoleSpec,
     context: PodContext,
     base: Mapping[str, str],
     tags: Mapping[str, str],
 ) -> dict[str, Any]:
-    cluster, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
-    name, files = child_name(cluster), cluster_files(context.cluster)
-    environment = {**base, "POSTROAD_HEALTH_HOST": "*"}
-    for each in files:
-        environment |= {f"POSTROAD_{key}": value for key, value in each.environment().items()}
+    namespace, cluster = plain.name.namespace, plain.name.name
+    name = child_name(cluster)
+    template = pod_template(plain, context, CONSOLE, {**tags, api.MANAGED_BY: "postroad"}, {})
+    pod = template["spec"]
+    (container,) = pod["containers"]
+    del container["envFrom"]  # the settings of a MailQueue of this name
+    del pod["topologySpreadConstraints"]
     services = [f"{name}.{namespace}.svc", f"{name}.{namespace}", name]
-    container = {
-        "name": CONSOLE,
-        "image": context.image,
-        "args": [
-            *("cluster-console", f"--queues={FOLDER}/{FILE}"),
-            f"--audience={api.console_audience(namespace, cluster)}",
-            *(f"--service={each}" for each in services),
-            *(f"--host={each}" for each in spec.hosts),
-        ],
-        "env": [{"name": key, "value": value} for key, value in sorted(environment.items())],
-        "ports": [
-            {"name": "http", "containerPort": CONSOLE_PORT, "protocol": "TCP"},
-            {"name": HEALTH, "containerPort": HEALTH_PORT, "protocol": "TCP"},
-        ],
-        **probes(),
-        "resources": DEFAULT_RESOURCES,
-        "securityContext": dict(CONTAINER_SECURITY),
-        "volumeMounts": [
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own emptyDir
-            {"name": "queues", "mountPath": FOLDER, "readOnly": True},
-            *(each.mount() for each in files),
-        ],
-    }
-    pod = {
-        "serviceAccountName": account_of(spec, cluster),
-        "automountServiceAccountToken": True,  # to ask for reviews
-        "enableServiceLinks": False,
-        "nodeSelector": {"kubernetes.io/os": "linux"},
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": dict(POD_SECURITY),
-        "containers": [container],
-        "volumes": [
-            {"name": "tmp", "emptyDir": {}},
-            {"name": "queues", "configMap": {"name": name}},
-            *(each.volume() for each in files),
-        ],
-    }
-    labels = {**tags, api.MANAGED_BY: "postroad"}
-    template: Mapping[str, Any] = {
-        "metadata": {"labels": labels, "annotations": {}},
-        "spec": context.pulled(pod),
-    }
-    if spec.pod is not None:
-        template = spec.pod.applied(template)
-    versions = hash_of(dict(context.tls_versions or {}))
-    metadata = template["metadata"]
-    annotations = {**metadata["annotations"], api.CONFIGURATION_HASH: versions}
+    container["args"] = [
+        *("cluster-console", f"--queues={FOLDER}/{FILE}"),
+        f"--audience={api.console_audience(namespace, cluster)}",
+        *(f"--service={each}" for each in services),
+        *(f"--host={each}" for each in spec.hosts),
+    ]
+    container["env"] += [{"name": key, "value": value} for key, value in sorted(base.items())]
+    container["ports"].append({"name": "http", "containerPort": CONSOLE_PORT, "protocol": "TCP"})
+    container["volumeMounts"].append({"name": "queues", "mountPath": FOLDER, "readOnly": True})
+    pod["volumes"].append({"name": "queues", "configMap": {"name": name}})
+    pod["serviceAccountName"] = account_of(spec, cluster)
+    pod["automountServiceAccountToken"] = True  # to ask for reviews
     return {
         "replicas": 1,  # sessions are in the memory of one
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": dict(tags)},
-        "template": {**template, "metadata": {**metadata, "annotations": annotations}},
+        "template": template if spec.pod is None else spec.pod.applied(template),
     }

@@ -223,26 +223,36 @@ def owned_child(
     annotations: Mapping[str, str] | None = None,
 ) -> Child:
     """Return an object that a MailQueue owns, with these fields, further labels, annotations."""
-    owner = {
+    all_tags = labels(queue, component) | {api.MANAGED_BY: "postroad"} | dict(tags or {})
+    return child_of(queue.key, queue.uid, kind, name, all_tags, body, annotations)
+
+
+def child_of(
+    owner: api.Key,
+    uid: str,
+    kind: Kind,
+    name: str,
+    tags: Mapping[str, str],
+    body: Mapping[str, Any],
+    annotations: Mapping[str, str] | None = None,
+) -> Child:
+    """Return an object that a resource of the operator owns."""
+    reference = {
         "apiVersion": api.API_VERSION,
-        "kind": api.MAIL_QUEUE.name,
-        "name": queue.name.name,
-        "uid": queue.uid,
+        "kind": owner.kind,
+        "name": owner.name,
+        "uid": uid,
         "controller": True,
         "blockOwnerDeletion": True,
     }
     metadata = {
         "name": name,
-        "namespace": queue.name.namespace,
-        "labels": labels(queue, component) | {api.MANAGED_BY: "postroad"} | dict(tags or {}),
-        "ownerReferences": [owner],
+        "namespace": owner.namespace,
+        "labels": dict(tags),
+        "ownerReferences": [reference],
     } | ({"annotations": dict(annotations)} if annotations else {})
-    return kind, {
-        "apiVersion": kind.api_version,
-        "kind": kind.name,
-        "metadata": metadata,
-        **body,
-    }
+    type_meta = {"apiVersion": kind.api_version, "kind": kind.name}
+    return kind, {**type_meta, "metadata": metadata, **body}
 
 
 def is_owned(child: Mapping[str, Any], uid: str) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 from postroad.controller.kubernetes.api import CONFIGURATION_HASH
 from postroad.controller.kubernetes.drift import hash_of, merged
 from postroad.controller.pods.settings_files import DeliveryFiles, IntakeFiles
-from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.intake import HEALTH, Intake
 from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.pipeline import Pipeline
@@ -223,16 +222,7 @@ def _settings_files(queue: Queue, component: str) -> list[DeliveryFiles | Intake
 def server_files(queue: Queue, context: PodContext, component: str) -> list[ServerFiles]:
     """Return the files with which a component connects. They stand in the pod template: containers
     of an earlier template read the ConfigMap when they restart, and have no such files."""
-    found, workers = cluster_files(context.cluster), queue.spec.workers
-    webhook = workers.handler.webhook if component == "worker" and workers else None
-    if webhook is not None:
-        tls = webhook.tls or StoreTls()
-        found.append(ServerFiles("WORKER_WEBHOOK", tls, webhook.secret_ref, {"secret": "secret"}))
-    return [each for each in found if not each.is_empty]
-
-
-def cluster_files(cluster: QueueClusterSpec) -> list[ServerFiles]:
-    """Return the files with which a program connects to the servers of a QueueCluster."""
+    cluster, workers = context.cluster, queue.spec.workers
     rabbitmq, cassandra, s3 = cluster.rabbitmq, cluster.cassandra, cluster.s3
     found = [
         ServerFiles(section, tls or StoreTls(), login, keys_of(login))
@@ -242,6 +232,10 @@ def cluster_files(cluster: QueueClusterSpec) -> list[ServerFiles]:
             ("S3", s3.tls, s3.secret_ref),
         )
     ]
+    webhook = workers.handler.webhook if component == "worker" and workers else None
+    if webhook is not None:
+        tls = webhook.tls or StoreTls()
+        found.append(ServerFiles("WORKER_WEBHOOK", tls, webhook.secret_ref, {"secret": "secret"}))
     return [each for each in found if not each.is_empty]
 
 

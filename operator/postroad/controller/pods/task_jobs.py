@@ -11,7 +11,7 @@ from typing import Any
 
 from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_of, with_hash
-from postroad.controller.pods.manifests import INTAKE, WORKER, Child, labels
+from postroad.controller.pods.manifests import INTAKE, WORKER, Child, child_of, labels
 from postroad.controller.pods.pipeline_children import PIPELINE as PIPELINE_POD
 from postroad.controller.pods.pipeline_children import JobCommand, run_template
 from postroad.controller.pods.pods import (
@@ -54,22 +54,8 @@ def job_of(task: Task, queue: Queue, context: PodContext) -> Child:
         check_schedule(schedule, "spec.schedule")
         kind = api.CRON_JOB
         run = {**cron_job_spec(schedule, run, tags), "suspend": task.spec.paused}
-    owner = {
-        "apiVersion": api.API_VERSION,
-        "kind": api.MAIL_QUEUE_TASK.name,
-        "name": task.key.name,
-        "uid": task.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    metadata = {
-        "name": job_name(task),
-        "namespace": task.key.namespace,
-        "labels": tags,
-        "ownerReferences": [owner],
-    }
-    head = {"apiVersion": kind.api_version, "kind": kind.name}
-    return kind, with_hash({**head, "metadata": metadata, "spec": run})
+    _, job = child_of(task.key, task.uid, kind, job_name(task), tags, {"spec": run})
+    return kind, with_hash(job)
 
 
 def _own(pod: Mapping[str, Any]) -> list[str]:

@@ -1,8 +1,9 @@
-"""Applies the children of a MailQueue, and deletes those that are no longer wanted."""
+"""Applies the children of a resource, and deletes those that are no longer wanted."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from postroad.controller.kubernetes.api import (
@@ -48,6 +49,9 @@ ChildName = tuple[str, str]
 """Kind and name of a child."""
 
 Found = dict[ChildName, Object]
+
+IsOwn = Callable[[Object], bool]
+"""True of a child that its resource owns, or takes over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +99,23 @@ class AppliedPart:
 async def find_children(api: Kubernetes, queue: Queue, kinds: Sequence[Kind] = CHILDREN) -> Found:
     """Return the children that this MailQueue owns or takes over. The API server removes those of
     an earlier one."""
-    labels = f"{MANAGED_BY}=postroad,{INSTANCE}={queue.name.name}"
-    lists = await asyncio.gather(*(api.list(kind, queue.name.namespace, labels) for kind in kinds))
+    is_own = partial(belongs_to, queue=queue)
+    return await find_labelled(
+        api, queue.name.namespace, f"{INSTANCE}={queue.name.name}", is_own, kinds
+    )
+
+
+async def find_labelled(
+    api: Kubernetes, namespace: str, label: str, is_own: IsOwn, kinds: Sequence[Kind]
+) -> Found:
+    """Return the own children among those with a label."""
+    labels = f"{MANAGED_BY}=postroad,{label}"
+    lists = await asyncio.gather(*(api.list(kind, namespace, labels) for kind in kinds))
     return {
         (kind.name, each["metadata"]["name"]): each
         for kind, found in zip(kinds, lists, strict=True)
         for each in found
-        if belongs_to(each, queue)
+        if is_own(each)
     }
 
 
@@ -116,12 +130,13 @@ async def apply_parts(
     """Apply the children, component by component, and delete those that are not wanted; of what all
     pods share, which is the first part, alone where that failed."""
     parts: list[AppliedPart] = []
+    is_own = partial(belongs_to, queue=queue)
     for part in wanted:
         applied: list[AppliedChild] = []
         async with attempt(CONDITION_OF[part.component]) as attempted:
             try:
                 async for each in apply_children(
-                    api, queue, part.children, found, expected, answers
+                    api, part.children, found, expected, answers, is_own
                 ):
                     applied.append(each)  # noqa: PERF401  # those before a failure count
             except KubernetesRefused as error:
@@ -177,11 +192,11 @@ async def _without_unwanted(
 
 async def apply_children(
     api: Kubernetes,
-    queue: Queue,
     wanted: Sequence[Child],
     found: Found,
     expected: Collection[ChildName],
     answers: ApplyResponses,
+    is_own: IsOwn,
 ) -> AsyncIterator[AppliedChild]:
     """Make children as wanted, without a write for those that are; yield each as it is then.
     `expected`: those that are there unless another process deleted them. Raises: NameTaken,
@@ -189,7 +204,7 @@ async def apply_children(
     for kind, child in wanted:
         place = (kind.name, child["metadata"]["name"])
         present = found.get(place)
-        if present is None and (other := await _other(api, queue, kind, child)) is not None:
+        if present is None and (other := await _other(api, is_own, kind, child)) is not None:
             raise NameTaken(f"{kind.name} {other['metadata']['name']} exists already")
         if present is not None and answers.is_settled(child, present):
             yield AppliedChild(present, rewritten=_rewritten(child, present))
@@ -221,7 +236,7 @@ def _rewritten(child: Mapping[str, Any], now: Object) -> str:
 
 
 async def delete_unwanted(
-    api: Kubernetes, found: Found, wanted: Collection[ChildName], *, except_of: Collection[str]
+    api: Kubernetes, found: Found, wanted: Collection[ChildName], *, except_of: Collection[str] = ()
 ) -> None:
     """Delete the children that are not wanted, but none of these components."""
     kinds = {kind.name: kind for kind in CHILDREN}
@@ -233,12 +248,12 @@ async def delete_unwanted(
 
 
 async def _other(
-    api: Kubernetes, queue: Queue, kind: Kind, child: Mapping[str, Any]
+    api: Kubernetes, is_own: IsOwn, kind: Kind, child: Mapping[str, Any]
 ) -> Object | None:
-    """Return the object that has the name of a child and is not the MailQueue's."""
+    """Return the object that has the name of a child and is not the resource's."""
     metadata = child["metadata"]
     there = await api.get(kind, metadata["namespace"], metadata["name"])
-    return None if there is None or belongs_to(there, queue) else there
+    return None if there is None or is_own(there) else there
 
 
 async def all_taken(
@@ -247,7 +262,8 @@ async def all_taken(
     """Return a message with all names of children that are taken, so that they are cleared away at
     once; and whether they become free by themselves, as those of an earlier MailQueue do."""
     missing = [each for each in wanted if (each[0].name, each[1]["metadata"]["name"]) not in found]
-    taken = [other for each in missing if (other := await _other(api, queue, *each)) is not None]
+    is_own = partial(belongs_to, queue=queue)
+    taken = [other for each in missing if (other := await _other(api, is_own, *each)) is not None]
     names = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in taken)
     message = (
         f"of the names of its children, objects that are not this MailQueue's have: {names}; "
