@@ -7,7 +7,9 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from postroad.console.api.access import Console
 from postroad.console.api.app import console_app, guarded
@@ -19,6 +21,37 @@ MAX_CONNECTIONS = 500
 """At the same time, streams of events included."""
 
 DRAIN_SECONDS = 5
+
+MAX_REQUEST_SECONDS = 30.0
+"""Until a request is there as a whole, or its connection is closed."""
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 with a bound on the time that a request takes to come. uvicorn has none: clients
+    that send nothing, or half a request, would take all connections."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._bound()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._bound()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _bound(self) -> None:
+        is_coming = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if is_coming and self._deadline is None:  # not anew: an octet now and then is no request
+            self._deadline = self.loop.call_later(MAX_REQUEST_SECONDS, self.transport.close)
+        elif not is_coming and self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class _Server(uvicorn.Server):
@@ -59,6 +92,7 @@ async def serve(listening: ConsoleServer, stop: asyncio.Event) -> None:
     """Serve until `stop` is set, then let responses end for a while."""
     config = uvicorn.Config(
         listening.app,
+        http=_Protocol,
         lifespan="off",
         ws="none",
         log_config=None,
