@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,12 @@ async def test_without_a_wanted_configuration_whatever_holds_is_taken(url: str) 
         pass
     async with open_queue(url) as queue:
         assert (await queue.size()).size == 0
+
+
+@pytest.mark.parametrize("url", [3, None, Path("/tmp/queue"), b"memory://outgoing"])
+def test_a_url_that_is_no_string_is_refused(url: Any) -> None:
+    with pytest.raises(InvalidQueueURL, match=f"is a string, not {type(url).__name__}"):
+        open_queue(url, create=True)
 
 
 def test_a_configuration_is_only_wanted_when_creating(url: str) -> None:

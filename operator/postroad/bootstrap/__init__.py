@@ -70,6 +70,8 @@ def open_queue(
     CredentialsRefused, ServerError, StoreDamaged, NotInstalled."""
     if configuration is not None and not create:
         raise InvalidInput("a configuration is only wanted together with create=True")
+    if not isinstance(url, str):
+        raise InvalidQueueURL(f"the URL of a queue is a string, not {type(url).__name__}")
 
     async def opening() -> MailQueue:
         parts = urlsplit(url)

@@ -23,15 +23,11 @@ from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.offline_tools.rebuild import Rebuilt, rebuild
 from postroad.embedded.offline_tools.verification import StoreReport, dump, verify
-from postroad.embedded.opening import describe, open_store
+from postroad.embedded.opening import NOT_CREATED, describe, open_store
 from postroad.embedded.rpc.receiver import SpoolReceiver
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.ports.mail_queue import MailQueue
-
-NOT_CREATED = (
-    "`postroad mta`, `postroad worker --create` and `open_queue(…, create=True)` create it"
-)
 
 LOG_THREADS = 4
 """Lanes that can be written at the same time; nearly always one is."""

@@ -36,6 +36,11 @@ from postroad.embedded.store.recovery import Replay
 from postroad.errors import QueueNotFound, StoreDamaged
 from postroad.ports.files import File, Files
 
+NOT_CREATED = (
+    "`postroad mta`, `postroad worker --create` and `open_queue(…, create=True)` create it"
+)
+"""Advice where a store is not there."""
+
 CHUNK = 32 * 1024
 """Bytes that recovery reads at a time, so that receiving does not wait for it."""
 
@@ -72,7 +77,7 @@ def describe(
     except FileNotFoundError:
         _refuse_remains(files, layout)
         if not create:
-            raise QueueNotFound(f"there is no store in {root}") from None
+            raise QueueNotFound(f"there is no store in {root}", hint=NOT_CREATED) from None
         _create(files, layout, options)
         file = files.open(layout.store)
     try:

@@ -469,6 +469,8 @@ def test_a_command_about_a_directory_takes_its_url_and_asks_for_one(
     for place in (f"{tmp_path}/none", f"embedded://{tmp_path}/none"):
         result = CliRunner().invoke(main, ["verify", place])
         assert f"there is no directory {tmp_path}/none" in result.output
+    nothing = CliRunner().invoke(main, ["size", "--queue", f"embedded://{tmp_path}"]).output
+    assert f"there is no store in {tmp_path} (`postroad mta`" in nothing
     assert "POSTROAD_QUEUE" in CliRunner().invoke(main, ["size"]).output
 
 

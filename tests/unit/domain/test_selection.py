@@ -1,5 +1,6 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -58,6 +59,26 @@ def test_the_null_reverse_path_is_selected_by_an_empty_sender() -> None:
     null = replace(ENTRY, envelope=replace(ENTRY.envelope, sender=None))
 
     assert Selector(sender="").matches(null, NOW)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "form"),
+    [
+        ("sender", 3, "a string, not int"),
+        ("recipient", ["b@example.net"], "a string, not list"),
+        ("domain", b"example.net", "a string, not bytes"),
+        ("older_than", 5, "a timedelta, not int"),
+        ("enqueue_id", "x", "a UUID, not str"),
+        ("domains", "example.net", "a frozenset of strings, not str"),
+        ("attribute", "tenant", "a pair of strings, not str"),
+        ("attribute", ("tenant",), "a pair of strings"),
+        ("attribute", ("tenant", 1), "a pair of strings"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(field: str, value: Any, form: str) -> None:
+    """It would match nothing, or end an operation that has begun."""
+    with pytest.raises(InvalidInput, match=f"a selector's {field} is {form}"):
+        Selector(**{field: value})
 
 
 def test_a_selector_that_says_nothing_has_no_purpose() -> None:

@@ -33,7 +33,7 @@ class Selector:
     `sender=""` is the null reverse-path; `domain` is compared in lower case; of `domains`, in lower
     case, one must be that of a recipient. With `accepted_before`, an operation that is repeated
     changes no mail that came after its first time. `after` and `last` bound the enqueue ids, the
-    latter included: a page of a listing, or a portion of an operation."""
+    latter included: a page of a listing, or a portion of an operation. Raises: InvalidInput."""
 
     enqueue_id: UUID | None = None
     name: str | None = None
@@ -47,6 +47,16 @@ class Selector:
     accepted_before: datetime | None = None
     after: UUID | None = None
     last: UUID | None = None
+
+    def __post_init__(self) -> None:
+        for name, (kind, form) in _KINDS.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                found = type(value).__name__
+                raise InvalidInput(f"a selector's {name} is {form}, not {found}")
+        pair: tuple[object, ...] = self.attribute or ("", "")
+        if len(pair) != 2 or not all(isinstance(each, str) for each in pair):
+            raise InvalidInput("a selector's attribute is a pair of strings: (name, value)")
 
     @classmethod
     def all(cls) -> Selector:
@@ -108,6 +118,16 @@ class Selector:
             )
         )
 
+
+_KINDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("name", "sender", "recipient", "domain"), (str, "a string")),
+    **dict.fromkeys(("enqueue_id", "after", "last"), (UUID, "a UUID")),
+    "older_than": (timedelta, "a timedelta"),
+    "accepted_before": (datetime, "a datetime"),
+    "attribute": (tuple, "a pair of strings"),
+    "domains": (frozenset, "a frozenset of strings"),
+}
+"""The type of each field, and its name in an error."""
 
 _NOTHING = Selector()
 _EVERYTHING = Selector.all()
