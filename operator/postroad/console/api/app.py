@@ -20,7 +20,14 @@ from postroad.console.api import (
 )
 from postroad.console.api.access import Console
 from postroad.console.api.errors import add_handlers
-from postroad.console.api.guard import COOKIE, Buckets, Hosts, RequestGuard, RequestRate
+from postroad.console.api.guard import (
+    COOKIE,
+    Buckets,
+    Hosts,
+    RequestGuard,
+    RequestRate,
+    problem_response,
+)
 from postroad.console.api.james.app import james_app
 from postroad.console.api.sessions import Identities
 from postroad.console.page.refusals import PageRefusals
@@ -59,7 +66,7 @@ def console_app(console: Console, readiness: Readiness | None) -> FastAPI:
     add_page(app)
     if readiness is not None:
         _add_probes(app, readiness)
-    add_handlers(app)
+    add_handlers(app, lambda _, problem: problem_response(problem))
     _describe(app)
     return app
 

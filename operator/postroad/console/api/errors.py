@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -9,7 +10,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from postroad.console.api.guard import problem_response
 from postroad.errors import BlobMissing, InvalidInput, MailNotFound, PostroadError, QueueNotFound
 from postroad.problems import RETRY_SECONDS, Problem, ProblemDocument, malformed_fields
 from postroad.telemetry.logs import logger
@@ -59,32 +59,26 @@ def problem_of(error: PostroadError) -> Problem:
     return Problem(503, error.explain())
 
 
-def add_handlers(app: FastAPI) -> None:
-    """Let every error be a problem."""
+def add_handlers(app: FastAPI, respond: Callable[[Request, Problem], Response]) -> None:
+    """Let every error be a problem, of which `respond` makes the response."""
 
-    async def refused(_: Request, error: Exception) -> Response:
-        assert isinstance(error, Problem)
-        return problem_response(error)
+    def handle(kind: type[Exception], problem: Callable[[Any], Problem]) -> None:
+        async def handler(request: Request, error: Exception) -> Response:
+            return respond(request, problem(error))
 
-    async def failed(_: Request, error: Exception) -> Response:
-        assert isinstance(error, PostroadError)
-        return problem_response(problem_of(error))
+        app.add_exception_handler(kind, handler)
 
-    async def invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return problem_response(malformed_fields(error.errors()))
+    handle(Problem, lambda error: error)
+    handle(PostroadError, problem_of)
+    handle(RequestValidationError, lambda error: malformed_fields(error.errors()))
+    handle(HTTPException, _of_http)
+    handle(Exception, _unexpected)
 
-    async def other(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        headers = (error.headers or {}).items()
-        return problem_response(Problem(error.status_code, str(error.detail), headers=headers))
 
-    async def unexpected(_: Request, error: Exception) -> Response:
-        _log.error("a request met an error of the console itself", exc_info=error)
-        return problem_response(Problem(500, "the console failed; its log has the error"))
+def _of_http(error: HTTPException) -> Problem:
+    return Problem(error.status_code, str(error.detail), headers=(error.headers or {}).items())
 
-    app.add_exception_handler(Problem, refused)
-    app.add_exception_handler(PostroadError, failed)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, other)
-    app.add_exception_handler(Exception, unexpected)
+
+def _unexpected(error: Exception) -> Problem:
+    _log.error("a request met an error of the console itself", exc_info=error)
+    return Problem(500, "the console failed; its log has the error")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from postroad.administration.tracing import search_attempts
 from postroad.console.api.access import ListMails, QueueAccess, ReadContent, ReadMails
 from postroad.console.api.errors import documented
 from postroad.console.api.models import MailDetail, MailDocument, MailQuery, Page
+from postroad.console.api.streams import stream_of
 from postroad.console.reading import Views, find_mail, find_page
 from postroad.domain.delivery.attempts import AttemptSelector, to_document
 from postroad.domain.queues.documents import MailView
@@ -71,16 +71,5 @@ _RFC822: dict[int | str, dict[str, Any]] = {
 @router.get("/mails/{id}/content", response_class=StreamingResponse, responses=_RFC822)
 async def get_content(at: ReadContent, id: UUID) -> StreamingResponse:  # noqa: A002
     """Return the content of a mail, waiting or dead, to be saved: no browser shows it here."""
-    chunks = at.on.queue.content(id)
-    first = await anext(chunks, b"")  # errors come before the response begins
-    return StreamingResponse(
-        _all(first, chunks),
-        media_type="message/rfc822",
-        headers={"Content-Disposition": f'attachment; filename="{id}.eml"'},
-    )
-
-
-async def _all(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for chunk in rest:
-        yield chunk
+    headers = {"Content-Disposition": f'attachment; filename="{id}.eml"'}
+    return await stream_of(at.on.queue.content(id), "message/rfc822", headers)

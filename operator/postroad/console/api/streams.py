@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -43,6 +44,20 @@ class Streams:
             self._open[user] -= 1
             if not self._open[user]:
                 del self._open[user]
+
+
+async def stream_of(
+    chunks: AsyncIterator[Any], media_type: str, headers: Mapping[str, str] | None = None
+) -> StreamingResponse:
+    """Return a response in chunks; errors before the first come before the response begins."""
+    first = await anext(chunks, b"")
+
+    async def every() -> AsyncIterator[Any]:
+        yield first
+        async for each in chunks:
+            yield each
+
+    return StreamingResponse(every(), media_type=media_type, headers=headers)
 
 
 class _CountedStream(StreamingResponse):

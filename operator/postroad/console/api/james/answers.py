@@ -7,16 +7,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from fastapi import FastAPI, Request
-from starlette.exceptions import HTTPException
+from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
-from postroad.console.api.errors import problem_of
-from postroad.errors import PostroadError
 from postroad.problems import Problem
-from postroad.telemetry.logs import logger
-
-_log = logger("console")
 
 MAX_DURATION = 100
 """Characters of a duration."""
@@ -35,20 +29,36 @@ _UNITS = {
 _BY_NAME = {name: unit for unit, names in _UNITS.items() for name in names.split()}
 
 
-class JamesError(Exception):
+class JamesError(Problem):
     """A request that James' WebAdmin would refuse."""
 
     def __init__(
         self, status: int, message: str, details: str | None = None, kind: str | None = None
     ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.details = status, message, details
+        super().__init__(status, message)
         usual = {400: "InvalidArgument", 404: "notFound"}
-        self.kind = kind or usual.get(status, "ServerError")
+        self.details, self.kind = details, kind or usual.get(status, "ServerError")
 
-    def response(self) -> Response:
-        shown = {"type": self.kind, "message": self.message, "details": self.details}
-        return JSONResponse({"statusCode": self.status, **shown}, self.status)
+
+def james_response(request: Request, problem: Problem) -> Response:
+    """Return a problem as James' WebAdmin answers it."""
+    error = problem if isinstance(problem, JamesError) else _error_of(request, problem)
+    shown = {"type": error.kind, "message": error.detail, "details": error.details}
+    document = {"statusCode": error.status, **shown}
+    return JSONResponse(document, error.status, dict(problem.headers))
+
+
+def _error_of(request: Request, problem: Problem) -> JamesError:
+    status, name = problem.status, request.path_params.get("name")
+    if status == 404 and name is not None:
+        return JamesError(404, f"MailQueueName{{value={name}}} can not be found")
+    if status in (404, 405):  # no route
+        path = request.scope["path"].removeprefix(request.scope["root_path"])
+        _, _, rest = path.removeprefix("/").partition("/")
+        return JamesError(404, f"{request.method} /{rest} can not be found")
+    if status == 500:
+        return JamesError(500, "WebAdmin encountered an unexpected internal error")
+    return JamesError(400 if status == 422 else status, problem.detail)
 
 
 def duration_of(text: str, unit: timedelta) -> timedelta:
@@ -66,47 +76,3 @@ def duration_of(text: str, unit: timedelta) -> timedelta:
 def date_of(moment: datetime) -> str:
     text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "+0000")
-
-
-def add_handlers(app: FastAPI) -> None:
-    """Let every error be one of James' WebAdmin."""
-    app.add_exception_handler(JamesError, _refused)
-    app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(PostroadError, _failed)
-    app.add_exception_handler(HTTPException, _no_route)
-    app.add_exception_handler(Exception, _unexpected)
-
-
-def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, JamesError)
-    return error.response()
-
-
-def _problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    name = request.path_params.get("name")
-    if error.status == 404 and name is not None:
-        return JamesError(404, f"MailQueueName{{value={name}}} can not be found").response()
-    status = 400 if error.status == 422 else error.status
-    response = JamesError(status, error.detail).response()
-    response.headers.update(dict(error.headers))
-    return response
-
-
-def _failed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, PostroadError)
-    return _problem(request, problem_of(error))
-
-
-def _no_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code not in (404, 405):
-        return JamesError(error.status_code, str(error.detail)).response()
-    path = request.scope["path"].removeprefix(request.scope["root_path"])
-    _, _, rest = path.removeprefix("/").partition("/")
-    return JamesError(404, f"{request.method} /{rest} can not be found").response()
-
-
-def _unexpected(_: Request, error: Exception) -> Response:
-    _log.error("a request met an error of the console itself", exc_info=error)
-    return JamesError(500, "WebAdmin encountered an unexpected internal error").response()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from postroad.console.api.access import Console
+from postroad.console.api.errors import add_handlers
 from postroad.console.api.james import queue_routes, task_routes
-from postroad.console.api.james.answers import add_handlers
+from postroad.console.api.james.answers import james_response
 from postroad.console.api.james.tasks import JamesTasks
 
 
@@ -16,5 +17,5 @@ def james_app(console: Console) -> FastAPI:
     app.state.console, app.state.tasks = console, JamesTasks(console.clock)
     app.include_router(queue_routes.router)
     app.include_router(task_routes.router)
-    add_handlers(app)
+    add_handlers(app, james_response)
     return app

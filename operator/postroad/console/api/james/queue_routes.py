@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from postroad.console.api.access import (
     ChangeQueue,
@@ -22,6 +22,7 @@ from postroad.console.api.access import (
 )
 from postroad.console.api.james.answers import JamesError, duration_of
 from postroad.console.api.james.tasks import Details, JamesTask, JamesTasks
+from postroad.console.api.streams import stream_of
 from postroad.console.rights import QUEUES
 from postroad.domain.mail.mail import check_mailbox
 from postroad.domain.queues.documents import MailView
@@ -57,8 +58,7 @@ async def list_mails(request: Request, at: ListMails) -> Response:
     delayed = request.query_params.get("delayed")
     limit = _limit(request.query_params.get("limit") or None)
     lines = _lines(at, None if delayed is None else _is_true(delayed), limit)
-    first = await anext(lines)  # errors come before the response begins
-    return StreamingResponse(_all(first, lines), media_type="application/json")
+    return await stream_of(lines, "application/json")
 
 
 def _is_true(text: str | None) -> bool:
@@ -101,12 +101,6 @@ def _item(view: MailView) -> dict[str, Any]:
         "recipients": list(view.mail.recipients),
         "nextDelivery": rfc3339(view.due_at),
     }
-
-
-async def _all(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
-    yield first
-    async for each in rest:
-        yield each
 
 
 @router.delete("/{name}/mails")

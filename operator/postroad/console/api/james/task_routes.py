@@ -79,8 +79,7 @@ def _number(name: str, text: str | None) -> int | None:
 @router.get("/{id}")
 async def get_task(request: Request, namespace: str, id: str) -> Response:  # noqa: A002
     """Return how far a task is."""
-    await require_right(request, "get", OPERATIONS, namespace)
-    task = _found(request, namespace, id)
+    task = await _found(request, "get", namespace, id)
     if task is None:
         raise JamesError(404, f"{id} can not be found")
     return JSONResponse((await _documents(request, namespace, [task]))[0])
@@ -89,8 +88,7 @@ async def get_task(request: Request, namespace: str, id: str) -> Response:  # no
 @router.get("/{id}/await")
 async def await_task(request: Request, namespace: str, id: str) -> Response:  # noqa: A002
     """Return a task once it has ended, or an error after `timeout`, by default in a year."""
-    await require_right(request, "get", OPERATIONS, namespace)
-    task = _found(request, namespace, id)
+    task = await _found(request, "get", namespace, id)
     timeout = _timeout(request.query_params.get("timeout"))
     if task is None:
         raise JamesError(404, "The taskId is not found", kind="ServerError")
@@ -117,17 +115,17 @@ def _timeout(text: str | None) -> timedelta:
 @router.delete("/{id}")
 async def cancel_task(request: Request, namespace: str, id: str) -> Response:  # noqa: A002
     """Cancel a task, if it is there and works."""
-    await require_right(request, "create", OPERATIONS, namespace)
-    task = _found(request, namespace, id)
+    task = await _found(request, "create", namespace, id)
     if task is not None:
         tasks_of(request).cancel(task)
     return Response(status_code=204)
 
 
-def _found(request: Request, namespace: str, text: str) -> JamesTask | None:
+async def _found(request: Request, verb: str, namespace: str, text: str) -> JamesTask | None:
+    """Return a task of a namespace to whose operations the user has a right. Raises: Problem."""
+    await require_right(request, verb, OPERATIONS, namespace)
     try:
         task_id = UUID(text)
     except ValueError:
-        details = f"Invalid UUID string: {text}"
-        raise JamesError(400, "Invalid task id", details) from None
+        raise JamesError(400, "Invalid task id", f"Invalid UUID string: {text}") from None
     return tasks_of(request).find(namespace, task_id)

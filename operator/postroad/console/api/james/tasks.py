@@ -39,10 +39,6 @@ class TaskStatus(StrEnum):
     CANCELED = "canceled"
     FAILED = "failed"
 
-    @property
-    def has_ended(self) -> bool:
-        return self in (TaskStatus.COMPLETED, TaskStatus.CANCELED, TaskStatus.FAILED)
-
 
 @dataclass(eq=False, slots=True)
 class JamesTask:
@@ -107,7 +103,7 @@ class JamesTasks:
         made = JamesTask(at.on.name.namespace, who, kind, self._clock.now())
         self._kept[made.id] = made
         if len(self._kept) > MAX_KEPT:
-            del self._kept[next(key for key, each in self._kept.items() if each.status.has_ended)]
+            del self._kept[next(key for key, each in self._kept.items() if each.ended_at)]
         audited(at, kind, id=str(made.id))
         self._works[made.id] = asyncio.create_task(self._run(made, work), name=kind)
         return made
