@@ -274,5 +274,5 @@ def test_the_fields_of_a_selector_are_those_of_the_commands() -> None:
         for name in each.opts
     }
 
-    assert options - {"queue", "json", "spark", "master"} == set(MailSelector.model_fields)
+    assert options - {"queue", "json", "spark", "master", "yes"} == set(MailSelector.model_fields)
     assert {*COUNTED} == {"Purge", *(each.value.capitalize() for each in Operation)}
