@@ -93,6 +93,13 @@ def trace(
         )
     if what is None:
         raise click.UsageError("name what to search for in the lake: ADDRESS or ID")
+    from postroad.bootstrap.archiving import is_in_a_directory
+
+    if folder is None and is_in_a_directory(url):
+        raise InvalidInput(
+            f"{url!r} alone has no trace of mail that is gone",
+            hint="name the attempt log by --log, or the lake's directory by --lake",
+        )
     from postroad.cli.pipeline.lake import LakeRequest, print_result
     from postroad.cli.pipeline.results import trace as job
 
