@@ -130,7 +130,7 @@ def test_a_log_that_is_not_there_is_named_but_not_where_a_queue_is_asked(
     found = CliRunner().invoke(main, ["trace", "a@x.example"])
     assert (found.exit_code, "no folder of an attempt log" in found.stderr) == (1, True)
     found = CliRunner().invoke(main, ["trace", "a@x.example", "--queue", "embedded:///nowhere"])
-    assert (found.exit_code, "by --log, or the lake" in found.stderr) == (1, True)
+    assert (found.exit_code, "attempt log with --log" in found.stderr) == (1, True)
 
 
 def test_a_search_ends_before_a_moment(tmp_path: Path) -> None:

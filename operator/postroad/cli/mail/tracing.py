@@ -98,7 +98,7 @@ def trace(
     if folder is None and is_in_a_directory(url):
         raise InvalidInput(
             f"{url!r} alone has no trace of mail that is gone",
-            hint="name the attempt log by --log, or the lake's directory by --lake",
+            hint="name the attempt log with --log; of a lake, name its directory with --lake",
         )
     from postroad.cli.pipeline.lake import LakeRequest, print_result
     from postroad.cli.pipeline.results import trace as job
