@@ -174,6 +174,10 @@ async def test_a_task_that_works_is_awaited_and_cancelled(
     works = [await begun(await console.client.delete(f"{QUEUE}/mails")) for _ in range(MAX_RUNNING)]
     late = await console.client.delete(f"{QUEUE}/mails")
     assert (late.status_code, late.json()["type"]) == (429, "ServerError")
+    monkeypatch.setattr(tasks, "MAX_RUNNING", MAX_RUNNING + 1)
+    monkeypatch.setattr(tasks, "MAX_KEPT", MAX_RUNNING)
+    late = await console.client.delete(f"{QUEUE}/mails")  # though this user may have one more
+    assert (late.status_code, late.json()["type"]) == (429, "ServerError")
 
     waited = await console.client.get(f"{works[0]}/await?timeout=10ms")
     assert (waited.status_code, waited.json()["message"]) == (408, "The timeout has been reached")

@@ -26,7 +26,9 @@ class ApiAccessReviews:
             return None
         if audiences and not set(audiences) & set(status.get("audiences") or ()):
             return None  # the server knows no audiences
-        user = status["user"]
+        user = status.get("user") or {}
+        if not user.get("username"):
+            return None  # an authenticator that names no user
         return ReviewedUser(
             user["username"],
             user.get("uid", ""),

@@ -100,10 +100,13 @@ class JamesTasks:
         who = at.who.name
         if sum(self._kept[each].who == who for each in self._works) >= MAX_RUNNING:
             raise Problem(429, f"{MAX_RUNNING} tasks are under way: wait for the end of one")
+        if len(self._kept) >= MAX_KEPT:
+            ended = next((key for key, each in self._kept.items() if each.ended_at), None)
+            if ended is None:
+                raise Problem(429, f"{MAX_KEPT} tasks are under way: wait for the end of one")
+            del self._kept[ended]
         made = JamesTask(at.on.name.namespace, who, kind, self._clock.now())
         self._kept[made.id] = made
-        if len(self._kept) > MAX_KEPT:
-            del self._kept[next(key for key, each in self._kept.items() if each.ended_at)]
         audited(at, kind, id=str(made.id))
         self._works[made.id] = asyncio.create_task(self._run(made, work), name=kind)
         return made
