@@ -16,7 +16,7 @@ from postroad.bootstrap.distributed import open_history
 from postroad.console.api.access import Console
 from postroad.console.api.app import console_app, guarded
 from postroad.console.api.guard import Hosts, RequestRate
-from postroad.console.api.sessions import LinkIdentities, Sessions
+from postroad.console.api.sessions import Identities, Sessions
 from postroad.console.queues import ConsoleQueue, OpenQueues, names_of
 from postroad.console.rights import Rights, SessionRights
 from postroad.ports.clock import Clock
@@ -71,7 +71,7 @@ async def a_console(
     readiness, sessions = Readiness(), Sessions(clock.elapsed)
     readiness.opened(lambda: None)
     app = guarded(
-        console_app(console, readiness), LinkIdentities(sessions), Hosts({HOST}), console, rate
+        console_app(console, readiness), Identities(sessions), Hosts({HOST}), console, rate
     )
     async with a_client(app) as client, a_client(app) as anonymous:
         running = RunningConsole(opened, sessions, client, anonymous)

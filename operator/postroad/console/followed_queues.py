@@ -4,9 +4,10 @@ their name, `NAMESPACE/NAME`. Each is opened when it is first asked for."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -30,7 +31,7 @@ class ServedQueue(BaseModel, frozen=True, extra="forbid"):
 
 _FILE = TypeAdapter(dict[str, ServedQueue])
 
-QueueOpener = Callable[[QueueName, ServedQueue], Awaitable[ConsoleQueue]]
+QueueOpener = Callable[[QueueName, ServedQueue], Coroutine[Any, Any, ConsoleQueue]]
 
 
 class FollowedQueues:
@@ -54,8 +55,7 @@ class FollowedQueues:
             raise QueueNotFound(f"the queue {name} is gone")
         opening = self._open.get(name)
         if opening is None or (opening.done() and _has_failed(opening)):
-            opening = asyncio.ensure_future(self._opened(name, declared))
-            self._open[name] = opening
+            opening = self._open[name] = asyncio.create_task(self._opener(name, declared))
         return await asyncio.shield(opening)
 
     async def close(self) -> None:
@@ -63,9 +63,6 @@ class FollowedQueues:
         for name in list(self._open):
             self._leave(name)
         await asyncio.gather(*self._closing)
-
-    async def _opened(self, name: QueueName, declared: ServedQueue) -> ConsoleQueue:
-        return await self._opener(name, declared)
 
     def _look(self) -> None:
         stamp = stamp_of(self._file)

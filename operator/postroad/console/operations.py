@@ -85,6 +85,10 @@ class Running:
     def has_ended(self) -> bool:
         return self.phase is not Phase.RUNNING
 
+    @property
+    def dry_run(self) -> bool:
+        return self.phase is Phase.COUNTED
+
     async def note(self) -> None:
         """Wake those who watch."""
         async with self.changed:
@@ -137,7 +141,7 @@ class Operations:
         try:
             matched = await count(on.queue, operation, meant)
         finally:
-            self._free(who)
+            self._busy -= Counter((who,))
         if not is_dry and operation in DESTRUCTIVE and confirm != matched:
             raise Problem(
                 409,
@@ -161,11 +165,6 @@ class Operations:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _free(self, who: str) -> None:
-        self._busy[who] -= 1
-        if not self._busy[who]:
-            del self._busy[who]
-
     def _keep(self, made: Running) -> None:
         self._kept[made.id] = made
         if len(self._kept) > MAX_KEPT:
@@ -183,7 +182,7 @@ class Operations:
             _log.exception("an operation failed")
         finally:
             del self._tasks[running.id]
-            self._free(running.who)
+            self._busy -= Counter((running.who,))
             running.ended_at = self._clock.now()
             self._log(running, "an operation ended", phase=running.phase.value, done=running.done)
         await running.note()

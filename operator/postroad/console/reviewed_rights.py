@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from datetime import timedelta
 from hashlib import sha256
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from postroad.console.rights import ConsoleUser
 from postroad.ports.access_reviews import AccessReviews, ReviewedRight, ReviewedUser
@@ -43,12 +43,12 @@ class Answers(Generic[T]):
             return None
         return asking.result()
 
-    async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
+    async def get(self, key: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the answer, which is asked for where it is not known. Raises: as `ask`."""
         now = self._elapsed()
         until, asking = self._kept.get(key, (now, None))
         if asking is None or until <= now:
-            asking = asyncio.ensure_future(_awaited(ask))
+            asking = asyncio.create_task(ask())
             self._kept[key] = now + ANSWER_LIFETIME, asking
             if len(self._kept) > MAX_ANSWERS:
                 self._kept.popitem(last=False)
@@ -59,10 +59,6 @@ class Answers(Generic[T]):
             if asking.done() and self._kept.get(key, (now, None))[1] is asking:
                 del self._kept[key]
             raise
-
-
-async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
-    return await ask()
 
 
 class ReviewedRights:

@@ -3,13 +3,11 @@ Kubernetes and with the rights that they have there."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -18,7 +16,7 @@ import click
 
 from postroad.adapters.clocks import MachineClock
 from postroad.cli.options import AddressType
-from postroad.cli.processes.console import listen_on
+from postroad.cli.processes.console import listen_on, serve_until_signal
 from postroad.cli.processes.long_running import run
 from postroad.domain.queues.names import QueueName
 from postroad.domain.smtp.next_hops import parse_host_port
@@ -80,12 +78,12 @@ async def _serve(
     from postroad.bootstrap.distributed import open_shared
     from postroad.console.api.access import Console
     from postroad.console.api.guard import Hosts
-    from postroad.console.api.server import ConsoleServer, serve
+    from postroad.console.api.server import ConsoleServer
     from postroad.console.api.sessions import TokenIdentities
     from postroad.console.followed_queues import FollowedQueues
     from postroad.console.reviewed_rights import ReviewedRights
 
-    readiness, stop, clock = Readiness(), asyncio.Event(), MachineClock()
+    readiness, clock = Readiness(), MachineClock()
     async with AsyncExitStack() as opened:
         health = HealthServer(readiness)
         await health.listen(settings.health_host, settings.health_port)
@@ -95,14 +93,11 @@ async def _serve(
         server = ApiServer(load_access(), "postroad-console")
         opened.push_async_callback(server.close)
         shared = await opened.enter_async_context(open_shared(settings))
-        queues = FollowedQueues(file, _opener(shared))
+        queues = FollowedQueues(file, partial(_opened, shared))
         opened.push_async_callback(queues.close)
         rights = ReviewedRights(ApiAccessReviews(server), clock.elapsed, audience)
-        served = Console.over(queues, rights, clock, _announcer(server))
+        served = Console.over(queues, rights, clock, partial(_announce, server))
         opened.push_async_callback(served.operations.close)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
         reached = Hosts(
             {place for each in services for place in (each.lower(), f"{each.lower()}:{PORT}")},
             {each.lower() for each in hosts},
@@ -111,30 +106,21 @@ async def _serve(
         identities = TokenIdentities(rights, clock.elapsed)
         serving = ConsoleServer(listening, served, readiness, identities=identities, hosts=reached)
         readiness.opened(lambda: None)
-        await serve(serving, stop)
+        await serve_until_signal(serving)
 
 
-def _opener(
-    shared: OpenShared,
-) -> Callable[[QueueName, ServedQueue], Awaitable[ConsoleQueue]]:
+async def _opened(shared: OpenShared, name: QueueName, declared: ServedQueue) -> ConsoleQueue:
     from postroad.console.queues import ConsoleQueue
 
-    async def opened(name: QueueName, declared: ServedQueue) -> ConsoleQueue:
-        own = from_environment({**os.environ, **declared.environment})
-        queue, configuration = await shared(name, own)
-        return ConsoleQueue(name, queue, None, configuration, declared.keeps_hashes, declared.uid)
-
-    return opened
+    own = from_environment({**os.environ, **declared.environment})
+    queue, configuration = await shared(name, own)
+    return ConsoleQueue(name, queue, None, configuration, declared.keeps_hashes, declared.uid)
 
 
-def _announcer(server: Kubernetes) -> Callable[[ConsoleQueue, AuditEntry], Awaitable[None]]:
-    """Return what posts an Event on the MailQueue about each change."""
+async def _announce(server: Kubernetes, on: ConsoleQueue, entry: AuditEntry) -> None:
+    """Post an Event on the MailQueue about a change."""
     instance = os.environ.get("HOSTNAME") or socket.gethostname()
-
-    async def announce(on: ConsoleQueue, entry: AuditEntry) -> None:
-        await server.create(EVENT, event_of(on, entry, instance))
-
-    return announce
+    await server.create(EVENT, event_of(on, entry, instance))
 
 
 def event_of(on: ConsoleQueue, entry: AuditEntry, instance: str) -> dict[str, object]:

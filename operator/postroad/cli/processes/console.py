@@ -25,6 +25,7 @@ from postroad.telemetry.health import Readiness
 
 if TYPE_CHECKING:
     from postroad.administration.configuration import ConfigurationOf
+    from postroad.console.api.server import ConsoleServer
     from postroad.console.queues import ConsoleQueue
 
 
@@ -81,11 +82,11 @@ async def _serve(
     settings: Settings, urls: tuple[str, ...], host: str, port: int, attempt_log: Path | None
 ) -> None:
     from postroad.console.api.access import Console
-    from postroad.console.api.server import ConsoleServer, serve
+    from postroad.console.api.server import ConsoleServer
     from postroad.console.queues import ConsoleQueue, OpenQueues, names_of
     from postroad.console.rights import SessionRights
 
-    readiness, stop = Readiness(), asyncio.Event()
+    readiness = Readiness()
     listening = listen_on(host, port)
     async with AsyncExitStack() as opened:
         opened.callback(listening.close)
@@ -102,14 +103,12 @@ async def _serve(
         ]
         served = Console.over(OpenQueues(queues), SessionRights(), MachineClock())
         opened.push_async_callback(served.operations.close)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
         serving = ConsoleServer(listening, served, readiness)
+        loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, lambda: _print_link(serving.new_link()))
         readiness.opened(partial(_check_open, queues))
         _print_link(serving.new_link())
-        await serve(serving, stop)
+        await serve_until_signal(serving)
 
 
 async def _configuration_of(
@@ -129,6 +128,15 @@ def _check_open(queues: list[ConsoleQueue]) -> None:
 
 def _print_link(link: str) -> None:
     click.echo(f"open {link}")
+
+
+async def serve_until_signal(serving: ConsoleServer) -> None:
+    from postroad.console.api.server import serve
+
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await serve(serving, stop)
 
 
 def listen_on(host: str, port: int) -> socket.socket:

@@ -152,11 +152,8 @@ class RequestGuard:
             return await self._begun(Request(scope, receive), origin)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         is_cookie = scheme.lower() != "bearer"
-        who = await self._user(_cookie(headers) if is_cookie else token.strip(), is_cookie)
-        if not self.buckets.take("" if who is None else who.name):
-            raise Problem(429, "too many requests, come again")
-        if who is None:
-            raise self._without_session("there is no session")
+        secret = _cookie(headers) if is_cookie else token.strip()
+        who = await self._user(secret, "there is no session", is_cookie=is_cookie)
         if scope["method"] not in SAFE and who.is_by_cookie:
             _check_origin(headers, origin)
         scope.setdefault("state", {})["who"] = who
@@ -186,8 +183,7 @@ class RequestGuard:
         tokens = fields.get("token")
         if tokens is None:
             return None
-        if not self.buckets.take("links"):
-            raise Problem(429, "too many requests, come again")
+        self._count("links")
         # Before it is used: another user's page would log this browser in as that user.
         site = Headers(scope=scope).get("sec-fetch-site", "none")
         if self.identities.by_token and site not in ("none", "same-origin"):
@@ -208,11 +204,8 @@ class RequestGuard:
             fields = parse_qs((await request.body()).decode("latin-1"), max_num_fields=20)
             token = fields.get("token", [""])[0]
         token = token.strip()
-        who = await self._user(token, is_cookie=False)
-        if not self.buckets.take("" if who is None else who.name):
-            raise Problem(429, "too many requests, come again")
-        if who is None:
-            raise self._without_session("this token is not good, or for another console")
+        unknown = "this token is not good, or for another console"
+        who = await self._user(token, unknown, is_cookie=False)
         sessions = self.identities.sessions
         if is_form:
             return self._with_cookie(sessions.begin(token, who.name), origin)
@@ -232,18 +225,28 @@ class RequestGuard:
         _log.info("a session began")
         return response
 
-    async def _user(self, secret: str | None, is_cookie: bool) -> ConsoleUser | None:
-        """Return who sends a request. Raises: Problem."""
-        if secret is None:
-            return None
+    async def _user(self, secret: str | None, unknown: str, *, is_cookie: bool) -> ConsoleUser:
+        """Return who sends a request, which counts. Raises: Problem, of an `unknown` one by that
+        text."""
+        who = None
         # Else strangers could let the API server review any number of tokens.
-        if self.identities.asks(secret, is_cookie=is_cookie) and not self.buckets.take("tokens"):
-            raise Problem(429, "too many requests, come again")
+        if secret is not None and self.identities.asks(secret, is_cookie=is_cookie):
+            self._count("tokens")
         try:
-            return await self.identities.find(secret, is_cookie=is_cookie)
+            if secret is not None:
+                who = await self.identities.find(secret, is_cookie=is_cookie)
         except PostroadError as error:
             _log.warning("a token could not be reviewed", error=error.explain())
             raise Problem(503, "the API server of Kubernetes does not review tokens now") from error
+        self._count("" if who is None else who.name)
+        if who is None:
+            raise self._without_session(unknown)
+        return who
+
+    def _count(self, user: str) -> None:
+        """Count a request. Raises: Problem where they come too fast."""
+        if not self.buckets.take(user):
+            raise Problem(429, "too many requests, come again")
 
     def _without_session(self, what: str) -> Problem:
         advice = "open the link that `postroad console` printed; SIGHUP lets it print another one"

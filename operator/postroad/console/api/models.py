@@ -285,17 +285,7 @@ class OperationDocument(OperationBegun):
 
     @classmethod
     def of(cls, running: Running) -> Self:
-        return cls(
-            id=running.id,
-            matched=running.matched,
-            operation=running.operation,
-            dry_run=running.phase is Phase.COUNTED,
-            phase=running.phase,
-            done=running.done,
-            message=running.message,
-            began_at=running.began_at,
-            ended_at=running.ended_at,
-        )
+        return cls.model_validate(running, from_attributes=True)
 
 
 class AuditDocument(ApiDocument):

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from postroad.console.api.access import Console
 from postroad.console.api.app import console_app, guarded
 from postroad.console.api.guard import Hosts, RequestRate
-from postroad.console.api.sessions import Identities, LinkIdentities, Sessions
+from postroad.console.api.sessions import Identities, Sessions
 from postroad.telemetry.health import Readiness
 
 MAX_CONNECTIONS = 500
@@ -76,7 +76,7 @@ class ConsoleServer:
     ) -> None:
         host, port = listening.getsockname()[:2]
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        identities = identities or LinkIdentities(Sessions(console.clock.elapsed))
+        identities = identities or Identities(Sessions(console.clock.elapsed))
         hosts = hosts or Hosts({self._address, f"localhost:{port}", f"127.0.0.1:{port}"})
         self.sessions = identities.sessions
         self.socket, self.readiness = listening, readiness

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
-from typing import Protocol
 
 from postroad.console.reviewed_rights import ReviewedRights
 from postroad.console.rights import ConsoleUser
@@ -107,44 +106,33 @@ class Sessions:
         self._sessions.pop(_digest(secret), None)
 
 
-class Identities(Protocol):
-    """The users behind what requests prove themselves with: a cookie, or a bearer token."""
-
-    sessions: Sessions
-    by_token: ReviewedRights | None
-    """Reviews of tokens by an API server; None: sessions by links are all there are."""
-
-    def asks(self, secret: str, *, is_cookie: bool) -> bool:
-        """True if an API server has to be asked about it, which it was not lately."""
-
-    async def find(self, secret: str, *, is_cookie: bool) -> ConsoleUser | None:
-        """Return the user; None where it proves nothing. Raises: ServerError."""
-
-
-class LinkIdentities:
-    """The sessions themselves: who has the link is the user."""
+class Identities:
+    """The users behind what requests prove themselves with: a cookie, or a bearer token. Here, who
+    has the link is the user."""
 
     by_token: ReviewedRights | None = None
+    """Reviews of tokens by an API server; None: sessions by links are all there are."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
 
     def asks(self, secret: str, *, is_cookie: bool) -> bool:
+        """True if an API server has to be asked about it, which it was not lately."""
         return False
 
     async def find(self, secret: str, *, is_cookie: bool) -> ConsoleUser | None:
+        """Return the user; None where it proves nothing. Raises: ServerError."""
         session = self.sessions.find(secret)
         return None if session is None else ConsoleUser(session.name, is_cookie)
 
 
-class TokenIdentities:
+class TokenIdentities(Identities):
     """Users of Kubernetes: a bearer token is reviewed, and with each request by a cookie the token
     that its session was begun with, so that a session ends with its token."""
 
     def __init__(self, rights: ReviewedRights, elapsed: Callable[[], timedelta]) -> None:
-        self.sessions = Sessions(elapsed, SHORT_LIFETIME, MAX_TOKEN_SESSIONS)
-        self.by_token: ReviewedRights | None = rights
-        self._rights = rights
+        super().__init__(Sessions(elapsed, SHORT_LIFETIME, MAX_TOKEN_SESSIONS))
+        self.by_token = self._rights = rights
 
     def asks(self, secret: str, *, is_cookie: bool) -> bool:
         return not is_cookie and not self._rights.knows(secret)

@@ -41,9 +41,7 @@ class Streams:
         try:
             yield
         finally:
-            self._open[user] -= 1
-            if not self._open[user]:
-                del self._open[user]
+            self._open -= Counter((user,))
 
 
 async def stream_of(
