@@ -184,7 +184,17 @@ class Operations:
             del self._tasks[running.id]
             self._busy -= Counter((running.who,))
             running.ended_at = self._clock.now()
-            self._log(running, "an operation ended", phase=running.phase.value, done=running.done)
+            _log.info(
+                "an operation ended",
+                who=running.who,
+                queue=str(running.on.name),
+                operation=running.operation.value,
+                selector=kinds_of(running.selector),
+                matched=running.matched,
+                id=str(running.id),
+                phase=running.phase.value,
+                done=running.done,
+            )
         await running.note()
 
     async def _change_all(self, running: Running) -> None:
@@ -225,18 +235,6 @@ class Operations:
             else:
                 running.message = None
                 return found
-
-    def _log(self, running: Running, event: str, **more: object) -> None:
-        _log.info(
-            event,
-            who=running.who,
-            queue=str(running.on.name),
-            operation=running.operation.value,
-            selector=kinds_of(running.selector),
-            matched=running.matched,
-            id=str(running.id),
-            **more,
-        )
 
 
 async def count(queue: MailQueue, operation: Operation, selector: Selector) -> int:

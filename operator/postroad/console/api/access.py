@@ -13,8 +13,6 @@ from postroad.console.audit import Announce, AuditTrail
 from postroad.console.operations import Operations
 from postroad.console.queues import ConsoleQueue, ConsoleQueues
 from postroad.console.rights import CONTENT, MAILS, OPERATIONS, QUEUES, ConsoleUser, Rights
-from postroad.domain.queues.names import QueueName
-from postroad.errors import InvalidQueueName
 from postroad.ports.clock import Clock
 from postroad.problems import Problem
 
@@ -76,21 +74,17 @@ def access(verb: str, resource: str) -> Callable[..., Coroutine[Any, Any, QueueA
         is_allowed = await console.rights.may(who, verb, resource, namespace, name)
         if not (is_allowed or await console.rights.may(who, "get", QUEUES, namespace, name)):
             raise _no_queue()
-        found = _named(namespace, name)
-        if found not in console.queues.names():
+        names = console.queues.names()
+        found = next(
+            (each for each in names if (each.namespace, each.name) == (namespace, name)), None
+        )
+        if found is None:
             raise _no_queue()
         if not is_allowed:
             raise Problem(403, f"you may not {verb} {resource} in the namespace {namespace}")
         return QueueAccess(console, who, await console.queues.open(found))
 
     return check
-
-
-def _named(namespace: str, name: str) -> QueueName:
-    try:
-        return QueueName(namespace, name)
-    except InvalidQueueName:
-        raise _no_queue() from None
 
 
 def _no_queue() -> Problem:

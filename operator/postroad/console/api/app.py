@@ -19,7 +19,7 @@ from postroad.console.api import (
     site_routes,
 )
 from postroad.console.api.access import Console
-from postroad.console.api.errors import add_handlers
+from postroad.console.api.errors import add_handlers, documented
 from postroad.console.api.guard import (
     COOKIE,
     Buckets,
@@ -51,7 +51,7 @@ def console_app(console: Console, readiness: Readiness | None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.console = console
-    api = APIRouter(prefix=BASE)
+    api = APIRouter(prefix=BASE, responses=documented())
     for each in (
         configuration_routes,
         queue_routes,

@@ -13,7 +13,6 @@ from postroad.administration.configuration import (
     state_of,
 )
 from postroad.console.api.access import QueueAccess, ReadQueue
-from postroad.console.api.errors import documented
 from postroad.console.api.models import ConfigurationDocument, PlanDocument, PlanQuery
 from postroad.domain.configuration.documents import to_document
 from postroad.problems import Problem
@@ -21,7 +20,6 @@ from postroad.problems import Problem
 router = APIRouter(
     prefix="/queues/{namespace}/{name}/configuration",
     tags=["configuration"],
-    responses=documented(),
 )
 
 

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from postroad.administration.suppression import checked_tenant, readmit, suppress
 from postroad.administration.tracing import search_attempts
 from postroad.console.api.access import ChangeQueue, QueueAccess, ReadMails, audited
-from postroad.console.api.errors import documented
 from postroad.console.api.models import (
     Page,
     SuppressionDocument,
@@ -24,7 +23,7 @@ from postroad.domain.delivery.attempts import AttemptSelector, to_document
 from postroad.ports.delivery import SuppressionList
 from postroad.problems import Problem
 
-router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["delivery"], responses=documented())
+router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["delivery"])
 
 Suppressed = Annotated[str, Path(max_length=320, examples=["b@example.net"])]
 

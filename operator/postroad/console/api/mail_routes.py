@@ -11,14 +11,13 @@ from starlette.responses import StreamingResponse
 
 from postroad.administration.tracing import search_attempts
 from postroad.console.api.access import ListMails, QueueAccess, ReadContent, ReadMails
-from postroad.console.api.errors import documented
 from postroad.console.api.models import MailDetail, MailDocument, MailQuery, Page
 from postroad.console.api.streams import stream_of
 from postroad.console.reading import Views, find_mail, find_page
 from postroad.domain.delivery.attempts import AttemptSelector, to_document
 from postroad.domain.queues.documents import MailView
 
-router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["mails"], responses=documented())
+router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["mails"])
 
 
 MAX_ATTEMPTS = 1000

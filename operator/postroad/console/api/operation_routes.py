@@ -21,7 +21,7 @@ from postroad.console.api.streams import progress_response
 from postroad.console.operations import Running
 from postroad.problems import Problem
 
-router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["operations"], responses=documented())
+router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["operations"])
 
 
 @router.post("/operations", status_code=202, responses=documented(409))

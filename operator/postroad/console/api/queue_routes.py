@@ -9,7 +9,6 @@ from datetime import timedelta
 from fastapi import APIRouter, Request
 
 from postroad.console.api.access import Console, ReadQueue, console_of, user_of
-from postroad.console.api.errors import documented
 from postroad.console.api.models import DomainAges, Page, QueueDocument, SizesDocument
 from postroad.console.queues import ConsoleQueue
 from postroad.console.rights import QUEUES
@@ -17,7 +16,7 @@ from postroad.domain.queues.names import QueueName
 from postroad.domain.values.instants import format_duration
 from postroad.errors import PostroadError
 
-router = APIRouter(tags=["queues"], responses=documented())
+router = APIRouter(tags=["queues"])
 
 
 @router.get("/queues")

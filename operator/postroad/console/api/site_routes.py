@@ -6,7 +6,6 @@ from fastapi import APIRouter
 
 from postroad.administration import rerouting, sites
 from postroad.console.api.access import ChangeQueue, QueueAccess, ReadMails, audited
-from postroad.console.api.errors import documented
 from postroad.console.api.models import (
     RerouteRequest,
     SiteChanged,
@@ -22,7 +21,7 @@ from postroad.ports.delivery import SharedState
 from postroad.ports.mail_queue import Operation
 from postroad.problems import Problem
 
-router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["sites"], responses=documented())
+router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["sites"])
 
 
 NOT_SHOWN = "no worker shows a site of this name: compare it with GET \u2026/sites"

@@ -4,6 +4,7 @@ configuration of a view."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -17,23 +18,36 @@ from postroad.problems import Problem
 router = APIRouter(prefix="/queues/{namespace}/{name}", include_in_schema=False)
 
 
-async def _or_problem(asked: Any) -> tuple[Any, str | None]:
-    """Return the document, or what is to be done for there to be one."""
-    try:
-        return await asked, None
-    except Problem as refused:
-        if refused.status not in (404, 422):
-            raise
-        return None, refused.detail
+async def _show(
+    request: Request,
+    namespace: str,
+    name: str,
+    tab: str,
+    asked: Mapping[str, str] | None,
+    **values: Any,
+) -> Response:
+    """Show the document of a tab, or what is to be done for there to be one; with None, neither."""
+    api, at = Api(request), ("queues", namespace, name)
+
+    async def document() -> tuple[Any, str | None]:
+        try:
+            if asked is None:
+                return None, None
+            return await api.get(*at, tab, query=asked.items()), None
+        except Problem as refused:
+            if refused.status not in (404, 422):
+                raise
+            return None, refused.detail
+
+    queue, (found, problem) = await asyncio.gather(api.get(*at), document())
+    did = request.query_params.get("did")
+    return render(tab, queue=queue, tab=tab, found=found, problem_text=problem, did=did, **values)
 
 
 @router.get("/sites")
 async def show_sites(request: Request, namespace: str, name: str) -> Response:
     """Show the sites that workers deliver to."""
-    api, at = Api(request), ("queues", namespace, name)
-    queue, (sites, problem) = await asyncio.gather(api.get(*at), _or_problem(api.get(*at, "sites")))
-    did = request.query_params.get("did")
-    return render("sites", queue=queue, tab="sites", sites=sites, problem_text=problem, did=did)
+    return await _show(request, namespace, name, "sites", {})
 
 
 @router.post("/sites")
@@ -56,20 +70,9 @@ async def change_site(request: Request, namespace: str, name: str) -> Response:
 @router.get("/suppressions")
 async def show_suppressions(request: Request, namespace: str, name: str) -> Response:
     """Show the addresses that are not mailed."""
-    api, at = Api(request), ("queues", namespace, name)
     given = {each: request.query_params.get(each, "") for each in ("tenant", "cursor")}
-    queue, (found, problem) = await asyncio.gather(
-        api.get(*at), _or_problem(api.get(*at, "suppressions", query=given.items()))
-    )
-    return render(
-        "suppressions",
-        queue=queue,
-        tab="suppressions",
-        found=found,
-        problem_text=problem,
-        tenant=given["tenant"],
-        did=request.query_params.get("did"),
-    )
+    tenant = given["tenant"]
+    return await _show(request, namespace, name, "suppressions", given, tenant=tenant)
 
 
 @router.post("/suppressions")
@@ -97,24 +100,15 @@ async def change_suppressions(request: Request, namespace: str, name: str) -> Re
 @router.get("/trace")
 async def show_trace(request: Request, namespace: str, name: str) -> Response:
     """Show the attempts of a recipient's mail."""
-    api, at = Api(request), ("queues", namespace, name)
     given = {
         each: request.query_params.get(each, "").strip()
         for each in ("recipient", "domain", "site", "outcome", "within")
     }
-    queue, found, problem = await api.get(*at), None, None
-    if any(given.values()):
-        found, problem = await _or_problem(api.get(*at, "trace", query=given.items()))
-    return render("trace", queue=queue, tab="trace", found=found, problem_text=problem, given=given)
+    asked = given if any(given.values()) else None
+    return await _show(request, namespace, name, "trace", asked, given=given)
 
 
 @router.get("/configuration")
 async def show_configuration(request: Request, namespace: str, name: str) -> Response:
     """Show the configuration of a queue's view, and its history."""
-    api, at = Api(request), ("queues", namespace, name)
-    queue, (found, problem) = await asyncio.gather(
-        api.get(*at), _or_problem(api.get(*at, "configuration"))
-    )
-    return render(
-        "configuration", queue=queue, tab="configuration", found=found, problem_text=problem
-    )
+    return await _show(request, namespace, name, "configuration", {})

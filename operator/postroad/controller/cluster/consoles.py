@@ -26,7 +26,6 @@ from postroad.controller.spec.cluster import class_of_cluster, spec_of
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.conditions import Report, attempt, bad, good
-from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidQueueName, KubernetesRefused
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
@@ -139,11 +138,9 @@ def _queues(users: Sequence[Object]) -> list[Queue]:
     """Return the MailQueues whose specs are valid, and that stay."""
     found = []
     for each in users:
-        metadata = each["metadata"]
-        if "deletionTimestamp" in metadata:
+        if "deletionTimestamp" in each["metadata"]:
             continue
         try:
-            QueueName(metadata["namespace"], metadata["name"])
             found.append(Queue.of(each))
         except (ValidationError, InvalidQueueName):
             continue
