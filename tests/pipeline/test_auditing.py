@@ -16,10 +16,9 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark, Partition, place
 from postroad.domain.queues.lost_messages import MessageCount, Messages
-from postroad.domain.queues.selection import AGES, Selector
+from postroad.domain.queues.selection import AGES, Selector, age_name
 from postroad.domain.values.identifiers import id_at
 from postroad.pipeline.results.findings import AuditTimes
-from postroad.pipeline.results.lines import age_name
 from postroad.pipeline.spark.jobs import auditing
 from postroad.pipeline.spark.jobs.waiting import ages, is_selected
 from postroad.pipeline.states import EntryState

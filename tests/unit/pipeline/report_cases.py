@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from postroad.domain.configuration.advice import SliceCount
-from postroad.domain.queues.selection import AGES
+from postroad.domain.queues.selection import AGES, age_name
 from postroad.pipeline.archive.planning import Coverage, Gap, Stretch
 from postroad.pipeline.results.lines import (
     AgesLine,
@@ -15,7 +15,6 @@ from postroad.pipeline.results.lines import (
     ReasonCount,
     Tally,
     TrafficLine,
-    age_name,
 )
 from postroad.pipeline.results.report import QueueReport
 

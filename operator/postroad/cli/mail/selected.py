@@ -26,9 +26,8 @@ from postroad.cli.options import (
 )
 from postroad.cli.tables import TextTable
 from postroad.distributed.administration.administration import EntryChange
-from postroad.domain.queues.documents import MailView, printed_view, sizes_value
+from postroad.domain.queues.documents import MailView, ages_value, printed_view, sizes_value
 from postroad.domain.queues.selection import Selector
-from postroad.domain.values.instants import format_duration
 from postroad.ports.mail_queue import MailQueue, Operation
 
 WATCH_INTERVAL = timedelta(seconds=2)
@@ -116,15 +115,11 @@ def _ages_by_spark(**options: Any) -> None:
 @json_option
 async def ages(queue: MailQueue, as_json: bool) -> None:
     """Count waiting mails by destination domain and age."""
-    found = await queue.ages()
-    rows = sorted(found.items(), key=lambda each: (-sum(each[1].values()), each[0]))
-    limits = [_limit(each) for each in rows[0][1]] if rows else []
+    rows = ages_value(await queue.ages())
+    limits = rows[0]["ages"] if rows else ()
     with TextTable("DOMAIN", "TOTAL", *limits, as_json=as_json) as table:
-        for domain, counts in rows:
-            total = sum(counts.values())
-            by_age = {_limit(limit): count for limit, count in counts.items()}
-            value = {"domain": domain, "total": total, "ages": by_age}
-            table.add(value, domain, str(total), *map(str, by_age.values()))
+        for row in rows:
+            table.add(row, row["domain"], str(row["total"]), *map(str, row["ages"].values()))
 
 
 async def _list(
@@ -151,10 +146,6 @@ def _plain(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(str(each) for each in value)
     return "-" if value is None else str(value)
-
-
-def _limit(limit: timedelta) -> str:
-    return "older" if limit == timedelta.max else format_duration(limit)
 
 
 def change_by_spark(change: EntryChange, verb: str) -> Callable[..., None]:

@@ -12,8 +12,9 @@ from postroad.console.api.access import Console, ReadQueue, console_of, user_of
 from postroad.console.api.models import DomainAges, Page, QueueDocument, SizesDocument
 from postroad.console.queues import ConsoleQueue
 from postroad.console.rights import QUEUES
+from postroad.domain.queues.documents import ages_value
 from postroad.domain.queues.names import QueueName
-from postroad.domain.values.instants import format_duration
+from postroad.domain.queues.selection import age_name
 from postroad.errors import PostroadError
 
 router = APIRouter(tags=["queues"])
@@ -50,12 +51,7 @@ async def _document(on: ConsoleQueue) -> QueueDocument:
 
 def _oldest(ages: Mapping[str, Mapping[timedelta, int]]) -> str | None:
     limits = [limit for counts in ages.values() for limit, count in counts.items() if count]
-    return limit_name(max(limits)) if limits else None
-
-
-def limit_name(limit: timedelta) -> str:
-    """Return what a class of age is called."""
-    return "older" if limit == timedelta.max else format_duration(limit)
+    return age_name(max(limits)) if limits else None
 
 
 @router.get("/queues/{namespace}/{name}")
@@ -67,14 +63,5 @@ async def get_queue(at: ReadQueue) -> QueueDocument:
 @router.get("/queues/{namespace}/{name}/ages")
 async def get_ages(at: ReadQueue) -> Page[DomainAges]:
     """Return waiting mails by destination domain and age, the largest domain first."""
-    found = await at.on.queue.ages()
-    rows = sorted(found.items(), key=lambda each: (-sum(each[1].values()), each[0]))
-    items = [
-        DomainAges(
-            domain=domain,
-            total=sum(counts.values()),
-            ages={limit_name(limit): count for limit, count in counts.items()},
-        )
-        for domain, counts in rows
-    ]
-    return Page(items=items, next=None)
+    rows = ages_value(await at.on.queue.ages())
+    return Page(items=[DomainAges(**each) for each in rows], next=None)

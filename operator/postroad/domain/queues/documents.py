@@ -9,7 +9,7 @@ Views of an engine's mails: one that waits, one that is leased, and how many the
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 from uuid import UUID
@@ -19,7 +19,7 @@ from postroad.domain.delivery.retries import MIN_DELAY, Endings
 from postroad.domain.mail.envelope_documents import envelope_of, envelope_value
 from postroad.domain.mail.mail import QUARANTINE, Envelope, OutcomeKind
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.selection import Selector, age_name
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.values import instants
 from postroad.domain.values.text import to_json
@@ -171,6 +171,19 @@ def sizes_value(sizes: Sizes) -> dict[str, Any]:
     if not sizes.at_least:
         del values["at_least"]
     return values
+
+
+def ages_value(ages: Mapping[str, Mapping[timedelta, int]]) -> list[dict[str, Any]]:
+    """Return mails by destination domain and age, the largest domain first."""
+    rows: list[dict[str, Any]] = [
+        {"domain": domain, "total": sum(counts.values()), "ages": _by_name(counts)}
+        for domain, counts in ages.items()
+    ]
+    return sorted(rows, key=lambda row: (-row["total"], row["domain"]))
+
+
+def _by_name(counts: Mapping[timedelta, int]) -> dict[str, int]:
+    return {age_name(limit): count for limit, count in counts.items()}
 
 
 def sizes_of(value: Mapping[str, Any]) -> Sizes:

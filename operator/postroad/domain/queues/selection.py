@@ -10,6 +10,7 @@ from typing import Protocol
 from uuid import UUID
 
 from postroad.domain.mail.mail import Envelope, domain_of
+from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidInput
 
 
@@ -138,3 +139,7 @@ AGES: tuple[timedelta, ...] = (
     timedelta.max,
 )
 """5, 10, 20, … 1280 minutes, and everything older."""
+
+
+def age_name(limit: timedelta) -> str:
+    return "older" if limit == timedelta.max else format_duration(limit)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from postroad.domain.configuration.advice import Seen, SliceCount, advise
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
 from postroad.domain.delivery.attempts import OutcomeCount
-from postroad.domain.queues.selection import AGES
+from postroad.domain.queues.selection import AGES, age_name
 from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.pipeline.archive.planning import Coverage
 
@@ -304,10 +304,6 @@ class TraceLine:
             MISSING if self.seconds is None else f"{self.seconds:.1f}",
             "; ".join(map(_outcome_text, self.outcomes)) or MISSING,
         )
-
-
-def age_name(limit: timedelta) -> str:
-    return "older" if limit == timedelta.max else format_duration(limit)
 
 
 @dataclass(frozen=True, slots=True)

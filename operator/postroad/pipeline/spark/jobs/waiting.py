@@ -12,10 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.distributed.entries.live_slices import occupied
 from postroad.domain.queues.entries import EntryKey, Partition
-from postroad.domain.queues.selection import AGES, Selector
+from postroad.domain.queues.selection import AGES, Selector, age_name
 from postroad.domain.values.instants import instant
 from postroad.pipeline.archive.archive import read_versions
-from postroad.pipeline.results.lines import AgesLine, age_name
+from postroad.pipeline.results.lines import AgesLine
 from postroad.pipeline.spark.columns import age_limit_of, domain_of, domains_of, nothing
 from postroad.pipeline.spark.jobs.tracing import ViewTables
 from postroad.pipeline.spark.lake.lake import in_thread
