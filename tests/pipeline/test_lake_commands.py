@@ -107,7 +107,9 @@ async def test_what_the_lake_answers(
         reported = await run_job("pipeline", "report", str(tmp_path / "report"), "--queue", url)
         assert reported.exit_code == 0, reported.output
         page = (tmp_path / "report/index.html").read_text()
-        assert page.count("data:image/png") == len(list((tmp_path / "report").glob("*.png"))) == 5
+        pictures = {each.stem for each in (tmp_path / "report").glob("*.png")}
+        assert page.count("data:image/png") == len(pictures) == 10
+        assert {f"{each}-dark" for each in pictures if not each.endswith("-dark")} < pictures
         assert "example.net" in page
 
         place = tmp_path / "exported"

@@ -85,6 +85,8 @@ class RandomHistory:
         self.mails: dict[str, Mail] = {}
         """Those that wait and are in no consumer's hands, by name."""
         self.dead_letters: dict[str, Mail] = {}
+        self.held_at_end: set[str] = set()
+        """Dead letters that were held, and are held again as they are requeued."""
         self.due: dict[str, datetime] = {}
         self._count = 0
 
@@ -244,6 +246,8 @@ class RandomHistory:
     async def _expire(self) -> None:
         if (name := self._one(self.mails)) is not None:
             to = await self._remaining(name)
+            if name not in self.due:
+                self.held_at_end.add(name)
             assert await self.queue.expire(Selector(name=name)) == 1
             self.dead_letters[name] = self._over(name, to, "rejected")
 
@@ -264,3 +268,6 @@ class RandomHistory:
         else:
             assert await self.queue.requeue(Selector(name=name)) == 1
             self._waits(name, mail)
+            if name in self.held_at_end:
+                del self.due[name]
+        self.held_at_end.discard(name)

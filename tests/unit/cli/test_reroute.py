@@ -48,9 +48,13 @@ def test_a_site_is_rerouted_shown_and_goes_its_own_way_again(store: Path) -> Non
     assert (lines[0]["worker"], lines[0]["waiting"]) == ("w1", 5)
     assert lines[2]["domain"] == "xn--bcher-kva.example"
     assert lines[2]["rerouted"]["to"] == "relay.example:587 (tls required)"
-    text = run(store, "sites").output
-    assert "mx.example  rerouted to rule backup until" in text
-    assert "the domain xn--bcher-kva.example  rerouted to relay.example:587" in text
+    active, _, domain = run(store, "sites").output.splitlines()[1:]
+    assert active.startswith("active ")
+    assert " mx.example " in active
+    assert "rerouted to rule backup until" in active
+    assert domain.startswith("rerouted ")
+    assert "domain xn--bcher-kva.example " in domain
+    assert "rerouted to relay.example:587 (tls required) until" in domain
 
     ended = run(store, "reroute", "--site", "mx.example", "--end")
     assert ended.output == "mail for the site mx.example goes by its route within 5s\n"
@@ -124,4 +128,4 @@ def test_what_makes_no_reroute_is_refused(
 
     assert result.exit_code != 0
     assert problem in result.output
-    assert not run(store, "sites").output
+    assert not run(store, "sites", "--json").output
