@@ -53,7 +53,7 @@ def make_writable_claim(sandbox: Sandbox) -> None:
         found = sandbox.kubectl.get("pod", "writable", sandbox.namespace)
         return bool(found["status"].get("phase") == "Succeeded")
 
-    eventually(is_done, within_seconds=60)
+    eventually(is_done, within_seconds=180)
 
 
 def declared(sandbox: Sandbox, outbox: Manifest | None) -> Manifest:
