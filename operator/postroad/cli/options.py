@@ -114,6 +114,16 @@ queue_option = click.option(
     show_envvar=True,
     help="embedded:///DIR, memory://NAME or distributed://NAMESPACE.NAME.",
 )
+queues_option = click.option(
+    "--queue",
+    "urls",
+    metavar="URL",
+    envvar="POSTROAD_QUEUE",
+    multiple=True,
+    required=True,
+    help="embedded:///DIR or distributed://NAMESPACE.NAME; give several for several queues (or "
+    "POSTROAD_QUEUE).",
+)
 lake_option = click.option(
     "--lake",
     "folder",

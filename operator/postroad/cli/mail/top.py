@@ -6,7 +6,7 @@ from datetime import timedelta
 import click
 
 from postroad.bootstrap import open_queue
-from postroad.cli.options import DURATION, no_tracebacks
+from postroad.cli.options import DURATION, no_tracebacks, queues_option
 from postroad.cli.tables import Rates, watch
 
 MIN_INTERVAL = timedelta(seconds=1)
@@ -14,16 +14,7 @@ HEAD = ("QUEUE", "WAITING", "DELAYED", "HELD", "DEAD", "CHANGE/S")
 
 
 @click.command()
-@click.option(
-    "--queue",
-    "urls",
-    metavar="URL",
-    envvar="POSTROAD_QUEUE",
-    required=True,
-    show_envvar=True,
-    multiple=True,
-    help="A queue; repeatable.",
-)
+@queues_option
 @click.option("--every", type=DURATION, default="2s", show_default=True, help="The interval.")
 @click.option("--once", is_flag=True, help="Print one table, and end, as without a terminal.")
 def top(urls: tuple[str, ...], every: timedelta, once: bool) -> None:

@@ -15,7 +15,7 @@ from uuid import uuid4
 import click
 
 from postroad.adapters.clocks import MachineClock
-from postroad.cli.options import AddressType
+from postroad.cli.options import LISTEN
 from postroad.cli.processes.console import listen_on, serve_until_signal
 from postroad.cli.processes.long_running import run
 from postroad.domain.queues.names import QueueName
@@ -45,7 +45,7 @@ MAX_NOTE = 1000
     required=True,
     help="The file with the queues, which the operator writes.",
 )
-@click.option("--listen", type=AddressType(0), help="An address (default: all, at port 8600).")
+@click.option("--listen", type=LISTEN, help="An address (default: all, at port 8600).")
 @click.option("--audience", required=True, help="The audience of tokens for this console.")
 @click.option("--service", "services", multiple=True, help="A name of its Service.")
 @click.option("--host", "hosts", multiple=True, help="A name under which a proxy with TLS has it.")

@@ -16,7 +16,7 @@ import click
 from postroad.adapters.clocks import MachineClock
 from postroad.administration.suppression import keeps_hashes
 from postroad.bootstrap import open_queue
-from postroad.cli.options import AddressType
+from postroad.cli.options import LISTEN, queues_option
 from postroad.cli.processes.long_running import run
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.errors import InvalidInput, InvalidSettings
@@ -30,19 +30,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--queue",
-    "urls",
-    metavar="URL",
-    envvar="POSTROAD_QUEUE",
-    multiple=True,
-    required=True,
-    help="embedded:///DIR or distributed://NAMESPACE.NAME; give several for several queues (or "
-    "POSTROAD_QUEUE).",
-)
+@queues_option
 @click.option(
     "--listen",
-    type=AddressType(0),
+    type=LISTEN,
     default="127.0.0.1:8600",
     show_default=True,
     help="An address of loopback; port 0: any that is free.",
