@@ -15,11 +15,11 @@ from demo.forecast import Bar
 from demo.report import print_mails
 from demo.sample_mails import DemoMail, Summary, note_received, send
 from stack.progress import Progress
+from support.console_accounts import account_with_role
 from support.installation import OPERATOR_NAMESPACE, ROOT, Installation
 from support.kubectl import (
     Kubectl,
     KubectlFailed,
-    Manifest,
     TooLate,
     eventually,
     manifests,
@@ -101,28 +101,14 @@ class Demo:
         self.target.prepare_namespace(self.installation)
         cluster = self.installation.queue_cluster(self.namespace, "postroad", CLUSTER)
         cluster["spec"]["console"] = {}
-        self.kubectl.apply(cluster, *self.postmaster())
+        # A kubeconfig may have a certificate and no token, which the console wants.
+        self.kubectl.apply(cluster, *account_with_role(self.namespace, POSTMASTER, "admin"))
         samples = manifests(ROOT / "manifests" / "samples")
         queue = next(each for each in samples if each["kind"] == "MailQueue")
         queue["metadata"]["namespace"] = self.namespace
         queue["spec"]["workers"]["replicas"] = 0
         self.kubectl.apply(queue)
         self.installation.wait_ready("mailqueue", QUEUE, self.namespace, within_seconds=180)
-
-    def postmaster(self) -> list[Manifest]:
-        """Return a user of the console, since kubeconfigs may have certificates and no tokens."""
-        place = {"name": POSTMASTER, "namespace": self.namespace}
-        rbac = "rbac.authorization.k8s.io"
-        return [
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": place},
-            {
-                "apiVersion": f"{rbac}/v1",
-                "kind": "RoleBinding",
-                "metadata": place,
-                "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "admin"},
-                "subjects": [{"kind": "ServiceAccount", **place}],
-            },
-        ]
 
     def send(self) -> None:
         with self.kubectl.forwarded(self.namespace, f"service/{QUEUE}-intake", 2525) as port:

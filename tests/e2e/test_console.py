@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.kubectl import Manifest, eventually
+from support.console_accounts import account_with_role
+from support.kubectl import eventually
 from support.sandbox import Sandbox
 from support.senders import SampleMail, Sender
 
@@ -23,21 +24,6 @@ pytestmark = [
 
 SENDER = "a@origin.example"
 MAIL = SampleMail(SENDER, ["b@inn.example"], b"Subject: secret plans\r\n\r\nbody\r\n")
-
-
-def account(sandbox: Sandbox, name: str, role: str) -> list[Manifest]:
-    place = {"name": name, "namespace": sandbox.namespace}
-    rbac = "rbac.authorization.k8s.io"
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": place},
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "RoleBinding",
-            "metadata": place,
-            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", **place}],
-        },
-    ]
 
 
 @contextmanager
@@ -76,7 +62,10 @@ def test_a_console_in_pods_serves_users_by_their_roles_until_it_is_taken_away(
     namespace, kubectl = sandbox.namespace, sandbox.kubectl
     cluster = sandbox.installation.queue_cluster(namespace, sandbox.keyspace)
     cluster["spec"]["console"] = {}
-    accounts = [*account(sandbox, "reader", "view"), *account(sandbox, "postmaster", "edit")]
+    accounts = [
+        *account_with_role(namespace, "reader", "view"),
+        *account_with_role(namespace, "postmaster", "edit"),
+    ]
     queue = sandbox.mail_queue(workers=sandbox.workers(0))
     sandbox.apply(cluster, *accounts, queue)
     sandbox.wait_ready()

@@ -12,13 +12,21 @@ from postroad.ports.kubernetes import Object
 RBAC = "rbac.authorization.k8s.io"
 
 
+def service_account(namespace: str, name: str) -> Object:
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+
+
 async def make_account(api: ApiServer, namespace: str, name: str) -> None:
-    account = {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": name, "namespace": namespace},
-    }
-    await api.create(SERVICE_ACCOUNT, account)
+    await api.create(SERVICE_ACCOUNT, service_account(namespace, name))
+
+
+def account_with_role(namespace: str, name: str, role: str) -> list[Object]:
+    """Return an account, and what gives it the rights of a ClusterRole in its namespace."""
+    return [
+        service_account(namespace, name),
+        binding("RoleBinding", role, namespace, name, name),
+    ]
 
 
 async def token_of(api: ApiServer, namespace: str, name: str, audiences: Sequence[str] = ()) -> str:
