@@ -2,7 +2,7 @@
 
 A hundred connections, of which each job takes one. Small mails with one recipient and a job of a
 second come once a second for five minutes; the lists come first. The policies run in a simulation
-of their own, which looks at all mails for each decision; by two of them the scheduler decides too.
+of their own, which looks at all mails for each decision; the scheduler decides by the last of them.
 Source: SC-4 to SC-9; AMB-14.
 """
 
@@ -11,13 +11,12 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
 from bench.results import Result, compared, percentile
 from bench.scheduler_shares import SCALE, one_job_each
 from postroad.scheduling.events import Site
-from postroad.scheduling.ranking import Order, SchedulerRules
 from support.simulated_delivery import Simulation
 
 WORKERS, MIN_JOBS = 100, 5
@@ -38,8 +37,6 @@ POLICIES: dict[str, tuple[Allowed, bool]] = {
     "shares, fewest first": (_by_shares, True),
 }
 """With whether the mail with the fewest workers goes first, else the first mail."""
-MIN_FIRST = one_job_each(WORKERS, MIN_JOBS)
-AS_LISTED = replace(MIN_FIRST, order=Order.AS_LISTED)
 
 
 @dataclass(frozen=True)
@@ -85,22 +82,18 @@ def measure() -> list[Result]:
     """Return small mails' p95 and when the lists are done: ours beside each policy."""
     rows = []
     for load in LOADS:
-        ours = {
-            "fewest first": scheduled(load, MIN_FIRST),
-            "as listed": scheduled(load, AS_LISTED),
-        }
+        mine = scheduled(load)
         for policy, (allowed, fewest_first) in POLICIES.items():
             theirs = naive(load, allowed, fewest_first=fewest_first)
-            mine = ours["as listed" if policy.endswith("as listed") else "fewest first"]
             for what, a, b in (("p95", mine.p95, theirs.p95), ("lists", mine.done, theirs.done)):
                 name = "small mails' p95" if what == "p95" else "lists done"
                 rows.append(compared(name, load.name, "s", [a], policy, [b], less_is_better=True))
     return rows
 
 
-def scheduled(load: Load, rules: SchedulerRules) -> Ran:
+def scheduled(load: Load) -> Ran:
     """Let the scheduler decide."""
-    simulation = Simulation(rules)
+    simulation = Simulation(one_job_each(WORKERS, MIN_JOBS))
     numbers = [
         [
             simulation.submit(f"m{mail}", Site(((f"{mail}.{job}",),)), at=at, seconds=seconds)

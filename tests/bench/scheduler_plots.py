@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib import pyplot as plt
 
 from bench.results import FOLDER, Result
-from bench.scheduler_orders import LOADS, MIN_FIRST, POLICIES, naive, scheduled
+from bench.scheduler_orders import LOADS, POLICIES, naive, scheduled
 from bench.scheduler_shares import MAILS, SCALE, SIZES, one_job_each, shares
 from bench.scheduler_situations import HOSTS
 from postroad.scheduling.events import Site
@@ -87,9 +87,7 @@ def _small_mails() -> None:
     load = LOADS[-1]
     for (policy, (allowed, fewest_first)), color in zip(POLICIES.items(), COLORS, strict=True):
         ours = policy == "shares, fewest first"
-        ran = (
-            scheduled(load, MIN_FIRST) if ours else naive(load, allowed, fewest_first=fewest_first)
-        )
+        ran = scheduled(load) if ours else naive(load, allowed, fewest_first=fewest_first)
         label = f"{policy} (ours)" if ours else policy
         plt.plot([n + 0.5 for n in range(len(ran.waits))], ran.waits, color=color,
                  linewidth=2.5 if ours else 1.3, label=label)  # fmt: skip

@@ -104,7 +104,7 @@ class Lookups:
     def __init__(self, rules: SchedulerRules) -> None:
         self._free = rules.routers
         self._contests: dict[Precedence, Contest[LookupShare]] = {
-            each: Contest(rules.order, rules.limits[each]) for each in Precedence
+            each: Contest(rules.limits[each]) for each in Precedence
         }
         self._shares: dict[str | None, LookupShare] = {}
         self._under_way: dict[int, LookupShare] = {}

@@ -10,7 +10,7 @@ from itertools import chain
 
 from postroad.scheduling.destination_records import Trust
 from postroad.scheduling.events import DeliveryJob, Precedence, Site
-from postroad.scheduling.ranking import Order, Rank, Ranking, Share
+from postroad.scheduling.ranking import Rank, Ranking, Share
 
 
 class MailShare(Share):
@@ -27,8 +27,7 @@ class MailShare(Share):
         self.is_spread = False
         """True if it has had jobs for other sites than its first."""
         self.is_list = False
-        """True if it is in the contest itself: it has had jobs for many destinations, or mails are
-        taken as they are listed."""
+        """True if it is in the contest itself: it has had jobs for many destinations."""
         self.waiting: dict[SiteQueue, list[DeliveryJob]] = {}
         self.at: dict[str, dict[SiteQueue, None]] = {}
         """Those of `waiting` by the destinations that they may use. Only of a spread mail."""
@@ -47,10 +46,10 @@ class MailShare(Share):
         """True if it has no job left."""
         return not self.waiting and not self.working
 
-    def claim(self, order: Order) -> Rank:
+    @property
+    def claim(self) -> Rank:
         """Key that compares two mails where one waits for a connection that the other uses."""
-        number = self.working if order is Order.MIN_FIRST else self.number
-        return (self.precedence, number)
+        return (self.precedence, self.working)
 
 
 class Locals:
@@ -69,8 +68,9 @@ class Locals:
         assert first is not None
         return first
 
-    def rank(self, order: Order) -> Rank:
-        return self.first.rank(order)
+    @property
+    def rank(self) -> Rank:
+        return self.first.rank
 
 
 class SiteQueue:
@@ -119,10 +119,11 @@ class Contenders:
         """Number of jobs the first mail has at work."""
         return self.first[0].working
 
-    def rank(self, order: Order) -> Rank:
+    @property
+    def rank(self) -> Rank:
         """The rank of the first mail. Of several destinations that one mail is the first at, the
         one comes first that opened last: a connection to it may be idle."""
-        return (*self.first[0].rank(order), -self.destination.opened)
+        return (*self.first[0].rank, -self.destination.opened)
 
 
 class DestinationQueue:

@@ -14,20 +14,12 @@ Source: SC-4 to SC-9, SC-25; AMB-14, AMB-15."""
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 from postroad.domain.smtp.next_hops import HopTimeouts
 from postroad.errors import InvalidSettings
 from postroad.scheduling.events import Precedence
-
-
-class Order(Enum):
-    """Order in which mails of one precedence get a connection or a router. Source: AMB-14; SC-9."""
-
-    MIN_FIRST = "the mail with the fewest jobs at work, then the one that has waited longest"
-    AS_LISTED = "the mail that arrived first; each decision costs a step a mail at its limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +83,6 @@ class SchedulerRules:
 
     connections: int = 200
     routers: int = 50
-    order: Order = Order.MIN_FIRST
     limits: Mapping[Precedence, ShareLimits] = field(default_factory=_usual_limits)
     per_destination: int = 20
     backlog: int = 3
@@ -232,10 +223,9 @@ class Share:
         self.precedence = precedence
         self.working = 0
 
-    def rank(self, order: Order) -> Rank:
-        """The share's rank among those of the same precedence."""
-        if order is Order.AS_LISTED:
-            return (self.number,)
+    @property
+    def rank(self) -> Rank:
+        """The share's rank among those of the same precedence. Source: AMB-14."""
         return (self.working, self.turn)
 
 
@@ -246,7 +236,8 @@ class Contender(Protocol):
     def working(self) -> int:
         """Number of jobs the mail has at work."""
 
-    def rank(self, order: Order) -> Rank: ...
+    @property
+    def rank(self) -> Rank: ...
 
 
 C = TypeVar("C", bound=Contender)
@@ -255,15 +246,15 @@ C = TypeVar("C", bound=Contender)
 class Contest(Generic[C]):
     """The mails of one precedence that could use a worker if there is one."""
 
-    __slots__ = ("_limits", "_order", "_ranking")
+    __slots__ = ("_limits", "_ranking")
 
-    def __init__(self, order: Order, limits: ShareLimits) -> None:
-        self._order, self._limits = order, limits
+    def __init__(self, limits: ShareLimits) -> None:
+        self._limits = limits
         self._ranking: Ranking[C] = Ranking()
 
     def enter(self, contender: C) -> None:
         """Add a contender, or note that its rank has changed."""
-        self._ranking.put(contender, contender.rank(self._order))
+        self._ranking.put(contender, contender.rank)
 
     def leave(self, contender: C) -> None:
         """Take a contender out, if it is there."""
@@ -273,18 +264,6 @@ class Contest(Generic[C]):
         """Return the first contender that may use one of the free workers. Where the mail with the
         fewest jobs at work may not grow, no other may."""
         first = self._ranking.first()
-        if first is None or self._may_grow(first, free):
-            return first
-        return None if self._order is Order.MIN_FIRST else self._beyond(free)
-
-    def _beyond(self, free: int) -> C | None:
-        passed = []
-        while (first := self._ranking.first()) is not None and not self._may_grow(first, free):
-            passed.append(first)
-            self._ranking.discard(first)
-        for each in passed:
-            self.enter(each)
+        if first is None or not may_grow(first.working, self._limits, free):
+            return None
         return first
-
-    def _may_grow(self, contender: C, free: int) -> bool:
-        return may_grow(contender.working, self._limits, free)

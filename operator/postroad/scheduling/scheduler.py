@@ -308,8 +308,8 @@ class Scheduler:
         first = self._first_in_need()
         if first is None:
             return False
-        order, trust = self._rules.order, connection.destination.trust
-        return first.claim(order) < share.claim(order) or self._destinations.is_beyond(trust)
+        trust = connection.destination.trust
+        return first.claim < share.claim or self._destinations.is_beyond(trust)
 
     def _first_in_need(self) -> MailShare | None:
         """Return the mail that gets the next connection that becomes free, while none is."""

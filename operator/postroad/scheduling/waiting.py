@@ -19,7 +19,7 @@ from itertools import count
 from postroad.scheduling.destination_records import FAILING, ConnectionRecord, Trust
 from postroad.scheduling.events import DeliveryJob, Precedence, Site
 from postroad.scheduling.queues import Contenders, DestinationQueue, Locals, MailShare, SiteQueue
-from postroad.scheduling.ranking import Contest, Order, Rank, Ranking, SchedulerRules
+from postroad.scheduling.ranking import Contest, Ranking, SchedulerRules
 
 MAX_RANKED = 8
 """Destinations at which a mail is ranked again whenever a job of it begins or ends."""
@@ -35,9 +35,9 @@ class Waiting:
         is_open: Callable[[str], bool],
         trust: Callable[[str], Trust],
     ) -> None:
-        self._order, self._is_open, self._trust = rules.order, is_open, trust
+        self._is_open, self._trust = is_open, trust
         self._contests: dict[Precedence, list[Contest[MailShare | Contenders]]] = {
-            each: [Contest(rules.order, rules.limits[each]) for _ in Trust] for each in Precedence
+            each: [Contest(rules.limits[each]) for _ in Trust] for each in Precedence
         }
         """By precedence, then by trust."""
         self._queues: dict[Site, SiteQueue] = {}
@@ -55,7 +55,7 @@ class Waiting:
             found = [(best, each) for each in trusts if (best := contests[each].best(free))]
             if not found:
                 continue
-            first, trust = min(found, key=lambda each: each[0].rank(self._order))
+            first, trust = min(found, key=lambda each: each[0].rank)
             if isinstance(first, Contenders):
                 return first.first
             return first, next(iter(first.at[next(iter(first.open_at[trust]))]))
@@ -84,7 +84,7 @@ class Waiting:
         share.waiting.setdefault(queue, []).append(job)
         if share.is_spread and is_more:
             self._wait_at(share, queue)
-        elif not share.is_spread and (job.site != share.home or self._order is Order.AS_LISTED):
+        elif not share.is_spread and job.site != share.home:
             self._spread(share)
         self.changed(share, queue)
         return queue
@@ -135,10 +135,7 @@ class Waiting:
             self._rank_spread(share)
         if queue not in share.waiting:
             return
-        rank: Rank = (share.at_work.get(queue, 0), share.turn)
-        if self._order is Order.AS_LISTED:
-            rank = (share.number,)
-        queue.mails.put(share, (share.precedence, *rank))
+        queue.mails.put(share, (share.precedence, share.at_work.get(queue, 0), share.turn))
         if not share.is_spread:
             self._rank_local(share, queue)
         self._rank_queue(queue)
@@ -193,8 +190,6 @@ class Waiting:
                 found.ranking.discard(share)
                 self._rank_locals(share.precedence, found)
         share.is_spread = True
-        if self._order is Order.AS_LISTED:
-            share.become_list()
         for queue in share.waiting:
             self._wait_at(share, queue)
 
@@ -249,7 +244,7 @@ class Waiting:
             queue.locals[share.precedence] = Locals(queue)
         found = queue.locals[share.precedence]
         if queue in share.waiting:
-            found.ranking.put(share, share.rank(self._order))
+            found.ranking.put(share, share.rank)
         else:
             found.ranking.discard(share)
         self._rank_locals(share.precedence, found)
@@ -273,7 +268,7 @@ class Waiting:
         if precedence not in destination.contenders:
             destination.contenders[precedence] = Contenders(destination)
         found = destination.contenders[precedence]
-        found.ranking.put(contender, contender.rank(self._order))
+        found.ranking.put(contender, contender.rank)
         self._enter_or_leave(precedence, found)
 
     def _discard(self, name: str, precedence: Precedence, contender: Locals | MailShare) -> None:

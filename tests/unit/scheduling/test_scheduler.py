@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from postroad.scheduling.events import (
     Assign,
     BackOff,
@@ -28,7 +26,7 @@ from postroad.scheduling.events import (
     Submitted,
     Tick,
 )
-from postroad.scheduling.ranking import Order, SchedulerRules, ShareLimits
+from postroad.scheduling.ranking import SchedulerRules, ShareLimits
 from postroad.scheduling.scheduler import Scheduler
 from support.simulated_delivery import Simulation
 
@@ -393,10 +391,9 @@ def test_verifications_have_a_limit_of_their_own_and_hold_up_no_delivery() -> No
     assert max(waits) <= 6, "behind a queue at its longest at most"
 
 
-@pytest.mark.parametrize("order", Order)
-def test_a_process_has_hundreds_of_connections_and_never_more_than_it_may(order: Order) -> None:
+def test_a_process_has_hundreds_of_connections_and_never_more_than_it_may() -> None:
     """Source: SC-25."""
-    simulation = Simulation(SchedulerRules(connections=400, order=order, limits=own(400)))
+    simulation = Simulation(SchedulerRules(connections=400, limits=own(400)))
     for number in range(600):
         simulation.submit("list", Site(((f"d{number}",),)))
     simulation.run(0.5)

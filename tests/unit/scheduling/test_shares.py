@@ -9,7 +9,7 @@ import pytest
 
 from postroad.scheduling.destination_records import Lookups
 from postroad.scheduling.events import LookupJob, Precedence
-from postroad.scheduling.ranking import Order, SchedulerRules, ShareLimits, may_grow
+from postroad.scheduling.ranking import SchedulerRules, ShareLimits, may_grow
 
 
 @pytest.mark.parametrize(
@@ -91,22 +91,6 @@ def test_the_mail_with_the_fewest_look_ups_under_way_is_next_then_the_first() ->
     assert working(lookups) == {"a": 1, "b": 1}
 
 
-def test_in_list_order_the_first_mail_that_may_grow_is_next() -> None:
-    """Source: SC-9."""
-    rules = SchedulerRules(routers=4, order=Order.AS_LISTED, limits=limits(2, 0))
-    lookups = Lookups(rules)
-    begun = [*ask(lookups, "a", 9), *ask(lookups, "b", 9)]
-    ask(lookups, "c", 9)
-    assert working(lookups) == {"a": 2, "b": 2}
-
-    lookups.finish(begun[0])
-    lookups.start()
-    assert working(lookups) == {"a": 2, "b": 2}, "c waits behind it for ever"
-
-    limited = Lookups(SchedulerRules(routers=9, order=Order.AS_LISTED, limits=limits(2, 0)))
-    assert filled(limited, 3, 9) == {"m0": 2, "m1": 2, "m2": 2}, "those at their limit are passed"
-
-
 def test_transactional_mail_goes_before_bulk() -> None:
     lookups = Lookups(SchedulerRules(routers=1, limits=limits(5)))
     begun = ask(lookups, "under way", 1)
@@ -147,7 +131,7 @@ def test_the_usual_rules_are_those_of_the_source() -> None:
     """Source: AMB-17."""
     usual, limits = SchedulerRules(), ShareLimits(5, 10)
 
-    assert (usual.connections, usual.routers, usual.order) == (200, 50, Order.MIN_FIRST)
+    assert (usual.connections, usual.routers) == (200, 50)
     assert (usual.per_destination, usual.backlog, usual.longest_queue) == (20, 3, 6)
     assert (usual.idle, usual.age, usual.jobs_per_connection) == (60, 300, 1000)
     assert (usual.first_backoff, usual.max_backoff) == (15, 3600)
