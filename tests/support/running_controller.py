@@ -19,7 +19,8 @@ from postroad.controller.kubernetes.api import (
     QUEUE_CLUSTER,
 )
 from postroad.controller.reads import OWN, WATCHED
-from postroad.controller.run.controller import Controller, Options
+from postroad.controller.run.controller import Controller
+from postroad.controller.run.options import Options
 from postroad.controller.run.workqueue import TASKS
 from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.ports.kubernetes import Kind, Object

@@ -21,7 +21,7 @@ from postroad.controller.kubernetes.api import (
 )
 from postroad.controller.reads import OWN
 from postroad.controller.run import program
-from postroad.controller.run.controller import Intervals, Options
+from postroad.controller.run.options import Intervals, Options
 from postroad.errors import CredentialsRefused, LeadershipLost, PostroadError
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers

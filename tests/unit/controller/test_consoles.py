@@ -61,6 +61,10 @@ async def subjects(operator: RunningController) -> list[dict[str, str]]:
     return list(found.get("subjects") or [])
 
 
+def bindings_read(operator: RunningController) -> int:
+    return len([each for each in operator.calls if CLUSTER_ROLE_BINDING.plural in each])
+
+
 def queues(operator: RunningController) -> dict[str, Any]:
     found = child(operator, CONFIG_MAP)
     assert found
@@ -124,6 +128,26 @@ def test_the_rights_of_a_console_go_with_its_queue_cluster() -> None:
             assert len(await subjects(operator)) == 1
             await operator.user.delete(QUEUE_CLUSTER, operator.found(QUEUE_CLUSTER, "main"))
             await move(30)
+            assert await subjects(operator) == []
+
+            asked = bindings_read(operator)
+            await move(20 * 60)
+            assert bindings_read(operator) == asked, "once is enough"
+
+    run(scene())
+
+
+def test_the_rights_of_a_console_are_taken_once_that_is_allowed() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, {})
+            refused = ("get", CLUSTER_ROLE_BINDING.plural)
+            operator.api.refused.add(refused)
+            await operator.user.delete(QUEUE_CLUSTER, operator.found(QUEUE_CLUSTER, "main"))
+            await move(30)
+            operator.api.refused.remove(refused)
+            assert len(await subjects(operator)) == 1
+            await move(70)
             assert await subjects(operator) == []
 
     run(scene())

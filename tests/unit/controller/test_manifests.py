@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from postroad.controller.kubernetes.api import LEASE
-from postroad.controller.run.controller import LEASE_NAMESPACE
+from postroad.controller.run.options import LEASE_NAMESPACE
 from postroad.controller.run.program import LEASE_VERBS, missing_rights
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec

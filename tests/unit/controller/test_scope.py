@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from postroad.controller.cluster.clusters import ClusterFacts, KnownFacts
+from postroad.controller.cluster.turns import LastCheck
 from postroad.controller.kubernetes.api import FINALIZER, INSTANCE, LAST_APPLIED, Key
 from postroad.controller.mailqueue.plan import (
-    LastCheck,
     LastReconcile,
     Scope,
     SeenFacts,

@@ -136,14 +136,15 @@ def operator(
 
     Needs no storage of its own: Cassandra has the configuration histories, and each resource's
     status what was found. Of several, one leads, and the others stand by."""
-    from postroad.controller.run import controller, program
+    from postroad.controller.run import program
+    from postroad.controller.run.options import Options
 
     logs.configure(log_level)
     if check:
         if unknown := asyncio.run(program.unknown_to_this_release(namespaces)):
             raise click.ClickException("\n".join((TOO_NEW, *unknown)))
         return
-    options = controller.Options(
+    options = Options(
         image=image,
         pipeline_image=pipeline_image,
         pull_secrets=pull_secrets,

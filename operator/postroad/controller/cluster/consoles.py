@@ -4,7 +4,6 @@ ask the API server for reviews."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 
 from pydantic import ValidationError
@@ -107,11 +106,15 @@ class Consoles:
             await self._api.patch(CLUSTER_ROLE_BINDING, None, self._role, change)
             log_action("changed who may ask for reviews", accounts=len(wanted))
 
-    async def unbind(self) -> None:
+    async def unbind(self) -> bool:
         """Take the right to reviews from ServiceAccounts whose QueueCluster is gone: who makes one
-        of that name later would have it. Raises: KubernetesUnavailable, KubernetesConflict."""
-        with suppress(KubernetesRefused):  # without the right to, none was ever given
+        of that name later would have it. Return False where the API server refuses that. Raises:
+        KubernetesUnavailable, KubernetesConflict."""
+        try:
             await self.bind()
+        except KubernetesRefused:  # most often none was ever given
+            return False
+        return True
 
     async def _accounts(self) -> list[dict[str, str]]:
         places = self._namespaces or (None,)

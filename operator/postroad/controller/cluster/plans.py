@@ -181,27 +181,30 @@ def refused_by_lifetime(
     """Return why a queue must not begin with its window, as rows of one slice would expire before
     it is cleaned; and why its longest retry step does not fit, as maintenance would roll each mail
     forward that waits for it. None for what fits."""
-    slice_limit, step_limit = longest_slice(row_lifetime), longest_step(row_lifetime)
     window, step = queue.spec.view.slice_window, max(queue.spec.retry.lanes)
-    declared = f"the rowLifetime of the QueueCluster, {format_duration(row_lifetime)}"
     refused_window = refused_step = None
-    if window > slice_limit:
-        message = (
-            f"sliceWindow {format_duration(window)} does not fit {declared}: choose at most "
-            f"{format_duration(slice_limit)}, or let rowLifetime be at least "
-            f"{format_duration(4 * window)}"
+    if window > (limit := longest_slice(row_lifetime)):
+        what = f"sliceWindow {format_duration(window)}"
+        enough = f"at least {format_duration(4 * window)}"
+        refused_window = _unfit(
+            SLICE_WINDOW_TOO_LONG, "sliceWindow", what, limit, row_lifetime, enough
         )
-        allowed = {"sliceWindow": (format_duration(slice_limit),)}
-        refused_window = Refusal(SLICE_WINDOW_TOO_LONG, message, allowed)
-    if step > step_limit:
-        message = (
-            f"the retry step {format_duration(step)} does not fit {declared}: choose at most "
-            f"{format_duration(step_limit)}, or let rowLifetime be longer than "
-            f"{format_duration(2 * step)}"
-        )
-        allowed = {"lanes": (format_duration(step_limit),)}
-        refused_step = Refusal(RETRY_STEP_TOO_LONG, message, allowed)
+    if step > (limit := longest_step(row_lifetime)):
+        what = f"the retry step {format_duration(step)}"
+        enough = f"longer than {format_duration(2 * step)}"
+        refused_step = _unfit(RETRY_STEP_TOO_LONG, "lanes", what, limit, row_lifetime, enough)
     return refused_window, refused_step
+
+
+def _unfit(
+    reason: str, field: str, what: str, limit: timedelta, row_lifetime: timedelta, enough: str
+) -> Refusal:
+    most = format_duration(limit)
+    message = (
+        f"{what} does not fit the rowLifetime of the QueueCluster, {format_duration(row_lifetime)}:"
+        f" choose at most {most}, or let rowLifetime be {enough}"
+    )
+    return Refusal(reason, message, {field: (most,)})
 
 
 def replication(cassandra: Cassandra) -> dict[str, str]:

@@ -24,7 +24,7 @@ from postroad.controller.kubernetes.api import (
 from postroad.controller.kubernetes.drift import hash_in
 from postroad.controller.mailqueue.autoscaling import Autoscalers, Decided, is_autoscaled
 from postroad.controller.pods.upgrades import Upgrades
-from postroad.controller.reads import ChildVersion, Indexes, User, key_of
+from postroad.controller.reads import ChildVersion, Indexes, key_of
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import (
     Queue,
@@ -156,25 +156,6 @@ def after_reconcile(
     same = last is not None and last.seen.cluster == seen.cluster
     before = last.failures if last is not None and same else 0
     return LastReconcile(seen, status, full_at, before + 1 if wants_retry(status) else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class LastCheck:
-    """The last check of all about a QueueCluster: when it was, and what it saw. `waits`: whether
-    MailQueues wait for the replacement of their pods. `adopted`: the claim that it may take over.
-    `children`: its console."""
-
-    at: timedelta
-    generation: int
-    users: frozenset[User]
-    waits: bool
-    adopted: str = ""
-    children: frozenset[ChildVersion] = frozenset()
-
-    def is_current(self, now: LastCheck, interval: timedelta) -> bool:
-        """True if it is enough to ask the servers whether they answer: a check of all would see the
-        same. `now`: with what is known at this moment."""
-        return replace(now, at=self.at) == self and now.at - self.at < interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,20 @@
-"""Finds the resources that an event of a watch makes due. The event only names the object: the
-reconcile reads its state anew.
+"""Follows the kinds that reconciles depend on, and finds the resources that an event of a watch
+makes due. The event only names the object: the reconcile reads its state anew.
 
 Assigns resources to operators, by the class that its QueueCluster names.
 
 One operator of a class leads, so that no two have effects on one QueueCluster, or on a MailQueue
 that refers to it. The class of a QueueCluster cannot be changed. Source: ADR 0041."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroad.controller import reads
 from postroad.controller.kubernetes.api import (
     MAIL_QUEUE,
     MAIL_QUEUE_TASK,
+    MANAGED_BY,
     QUEUE_CLUSTER,
     Key,
     has_finalizer,
@@ -24,7 +26,7 @@ from postroad.controller.spec.cluster import DEFAULT_CLASS, class_of_cluster
 from postroad.controller.spec.queue_resource import adopted_by, asks_to_rotate, cluster_of
 from postroad.controller.spec.task import queue_of_task
 from postroad.errors import KubernetesRefused
-from postroad.ports.kubernetes import Kind, Kubernetes, Object
+from postroad.ports.kubernetes import COMPLETE, DELETED, LISTED, Kind, Kubernetes, Object
 
 Fingerprint = tuple[tuple[object, ...], tuple[object, ...]]
 """Of the spec; of what else changes."""
@@ -115,6 +117,32 @@ class Causes:
                 self.on_event(kind, body, gone=True, routine=False)
             except Exception:  # of one object: the others are not found a second time
                 log_unexpected("a missed deletion was not handled", kind=kind.name)
+
+
+async def follow(
+    api: Kubernetes, causes: Causes, namespaces: Sequence[str], indexed: asyncio.Event
+) -> None:
+    """Follow all kinds, in these namespaces or in all, until cancelled; set `indexed` once the
+    indexes have all objects that there were at the begin."""
+    left = {(kind, each) for kind in reads.WATCHED for each in namespaces or (None,)}
+
+    async def follow_kind(kind: Kind, namespace: str | None) -> None:
+        labels = "" if kind in reads.OWN else f"{MANAGED_BY}=postroad"
+        async for happened, body in api.watch(kind, namespace, labels):
+            if happened == COMPLETE:
+                left.discard((kind, namespace))
+                if not left:
+                    indexed.set()
+                continue
+            gone, routine = happened == DELETED, happened == LISTED
+            try:
+                causes.on_event(kind, body, gone=gone, routine=routine)
+            except Exception:  # of one object, which must not end the watch of all others
+                log_unexpected("an event was not handled", kind=kind.name)
+
+    async with asyncio.TaskGroup() as group:
+        for kind, namespace in [*left]:
+            group.create_task(follow_kind(kind, namespace))
 
 
 def fingerprint_of(body: Mapping[str, Any]) -> Fingerprint:

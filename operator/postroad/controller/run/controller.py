@@ -1,36 +1,30 @@
 """One loop for all resources: reconciles what `causes` made due, and decides when again.
 
 Each reconcile reads the state of its resource anew, and finds out from facts how much is to do
-(`scope`).
-
-Follows what happens to the kinds that reconciles depend on."""
+(`scope`)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
 from postroad.controller import reads
 from postroad.controller.cluster.clusters import (
-    ClusterFacts,
     Clusters,
     is_assigned_elsewhere,
     is_left,
-    secrets_of,
 )
 from postroad.controller.cluster.consoles import Consoles
 from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.health import ClusterHealth, left_in_use
 from postroad.controller.cluster.queue_logins import QueueLogins
+from postroad.controller.cluster.turns import ClusterTurns
 from postroad.controller.credentials import Connect, Connections
 from postroad.controller.kubernetes.api import (
     MAIL_QUEUE,
     MAIL_QUEUE_TASK,
-    MANAGED_BY,
     QUEUE_CLUSTER,
     Key,
     log_unexpected,
@@ -41,64 +35,22 @@ from postroad.controller.mailqueue.autoscaling import LOOK, Autoscalers, Wakenin
 from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
 from postroad.controller.mailqueue.orphans import OrphanList
-from postroad.controller.mailqueue.plan import FactsReader, LastCheck, LastReconcile
+from postroad.controller.mailqueue.plan import FactsReader, LastReconcile
 from postroad.controller.mailqueue.queue_metrics import Engines, MetricsSchedule, QueueMetrics
 from postroad.controller.mailqueue.queues import Queues, QueueServers
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.run.causes import Causes, OperatorClass, console_role, pipeline_role
-from postroad.controller.run.workqueue import TASKS, Urgency, Workqueue
-from postroad.controller.spec.cluster import DEFAULT_CLASS, pace_of
-from postroad.controller.spec.queue_resource import PipelineProgram, adopted_by, cluster_of
+from postroad.controller.run.options import Options
+from postroad.controller.run.workqueue import Urgency, Workqueue
+from postroad.controller.spec.queue_resource import PipelineProgram, cluster_of
 from postroad.controller.spec.task import queue_of_task
 from postroad.controller.status.conditions import ApiErrors, api_errors, count_error
 from postroad.controller.status.status_writer import Failures, StatusWriter
 from postroad.controller.task.tasks import Images, Tasks
 from postroad.errors import KubernetesConflict, KubernetesError, LeadershipLost, PostroadError
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.kubernetes import COMPLETE, DELETED, LISTED, Kind, Kubernetes, Object
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
 from postroad.telemetry import metrics
-
-
-@dataclass(frozen=True, slots=True)
-class Intervals:
-    """Intervals of reconciles without events. All have a jitter of a fifth, so that reconciles do
-    not come in waves."""
-
-    metrics: timedelta = timedelta(seconds=30)
-    """Turns of a MailQueue, longer where a QueueCluster has many: sizes and limits, and what other
-    intervals make due."""
-
-    full: timedelta = timedelta(minutes=5)
-    """Everything about a queue; repairs changes of which no watch had an event."""
-
-    clusters: timedelta = timedelta(minutes=1)
-    """Everything about a QueueCluster: servers, tables, claims, Secrets of other namespaces."""
-
-    servers: timedelta = timedelta(seconds=5)
-    """True if servers answer, and whether the Secrets of QueueClusters have changed."""
-
-    first_retry: timedelta = timedelta(seconds=5)
-    """After a failed reconcile; doubled up to `clusters`."""
-
-
-LEASE_NAMESPACE = "postroad-system"
-"""Namespace in which operators meet, whichever namespace they run in."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of the operator's command. No `namespaces`: all. `lease_namespace` has the list of
-    orphans too."""
-
-    image: str
-    pipeline_image: str = ""
-    pull_secrets: tuple[str, ...] = ()
-    namespaces: tuple[str, ...] = ()
-    operator_class: str = DEFAULT_CLASS
-    lease_namespace: str = LEASE_NAMESPACE
-    tasks: int = TASKS
-    intervals: Intervals = field(default_factory=Intervals)
-    ambient_credentials: bool = False
 
 
 class Controller:
@@ -136,16 +88,33 @@ class Controller:
             certain=api,
             reads=self._reads,
         )
-        self._status_writer = status_writer = StatusWriter(watched, clock)
+        self._status_writer = StatusWriter(watched, clock)
+        self._failures = Failures(self._status_writer, clock)
         self._class = OperatorClass(operator_class, api, self.indexes)
         self._upgrades = Upgrades(watched, self.indexes, clock)
-        orphans = OrphanList(watched, options.lease_namespace)
         self._metrics = QueueMetrics(self._engines, self._schedule, self._autoscalers, clock)
-        logins = QueueLogins(watched, self._clusters, clock)
+        orphans = OrphanList(watched, options.lease_namespace)
         program = PipelineProgram(options.pipeline_image, pipeline_role(operator_class))
         images = Images(options.image, program, options.pull_secrets)
-        self._tasks = Tasks(watched, api, self._clusters, status_writer, clock, images)
-        self._queues = Queues(
+        self._tasks = Tasks(watched, api, self._clusters, self._status_writer, clock, images)
+        self._queues = self._make_queues(options, program, orphans)
+        self._deletion = Deletion(
+            watched, self._clusters, self._status_writer, clock, self._engines, orphans
+        )
+        self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
+        self._turns = self._make_turns(options)
+        self._wakening = Wakening(self._autoscalers, clock, self._work.add)
+        self.causes = Causes(watched, self.indexes, self._work)
+        self._last: dict[Key, LastReconcile] = {}
+        self._uids: dict[Key, str] = {}
+
+    def _make_queues(
+        self, options: Options, program: PipelineProgram, orphans: OrphanList
+    ) -> Queues:
+        """Return what reconciles MailQueues."""
+        watched, clock = self._api, self._clock
+        logins = QueueLogins(watched, self._clusters, clock)
+        return Queues(
             FactsReader(
                 *(watched, self._clusters, self.indexes, self._upgrades),
                 *(self._autoscalers, clock),
@@ -159,29 +128,28 @@ class Controller:
             self._metrics,
             Finalizers(watched, self._clusters),
             orphans,
-            status_writer,
+            self._status_writer,
             clock,
             self._intervals.full,
         )
-        self._deletion = Deletion(
-            watched, self._clusters, status_writer, clock, self._engines, orphans
+
+    def _make_turns(self, options: Options) -> ClusterTurns:
+        """Return what reconciles QueueClusters."""
+        watched, clock, name = self._api, self._clock, options.operator_class
+        consoles = Consoles(
+            *(watched, clock, console_role(name), name, options.image),
+            *(options.pull_secrets, options.namespaces),
         )
-        self._consoles = Consoles(
-            *(watched, clock, console_role(operator_class), operator_class, options.image),
-            *(options.pull_secrets, namespaces),
+        health = ClusterHealth(
+            watched, self._clusters, self._status_writer, clock, self._upgrades, consoles
         )
-        self._health = ClusterHealth(
-            watched, self._clusters, status_writer, clock, self._upgrades, self._consoles
+        return ClusterTurns(
+            *(health, self._clusters, consoles, self._upgrades, self._connections),
+            *(self.indexes, self._reads, self._absences, clock),
+            brief=self._intervals.servers,
+            full=self._intervals.clusters,
+            woken=lambda key: self._work.add(key, Urgency.ROUTINE),
         )
-        self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
-        self._wakening = Wakening(self._autoscalers, clock, self._work.add)
-        self.causes = Causes(watched, self.indexes, self._work)
-        self._failures = Failures(status_writer, clock)
-        self._last: dict[Key, LastReconcile] = {}
-        self._checked: dict[str, LastCheck] = {}
-        self._uids: dict[Key, str] = {}
-        self._left: dict[Key, str] = {}
-        """Uids of QueueClusters that are gone, and whose connections are open."""
 
     async def run(self, tasks: int) -> None:
         """Reconcile with so many tasks until cancelled."""
@@ -303,12 +271,14 @@ class Controller:
         if kind is MAIL_QUEUE_TASK:
             await self._tasks.delete_strays(key)
         if found is None:
-            return await self._leave(key)
+            after = await self._turns.leave(key)
+            return after and after * self._jitter()
         if not await self._class.has(found):
             return None
         read(found)
         if kind is QUEUE_CLUSTER:
-            return await self._reconcile_cluster(key, found)
+            after = await self._turns.take(key, found)
+            return after and after * self._jitter()
         if kind is MAIL_QUEUE_TASK:
             place = queue_of_task(found)
             queue = await self._api.get(MAIL_QUEUE, place.namespace, place.name)
@@ -353,52 +323,6 @@ class Controller:
             return min(delay, self._intervals.clusters) * self._jitter()
         return turn if last.seen.looked is None else min(turn, LOOK)
 
-    async def _reconcile_cluster(self, key: Key, found: Object) -> timedelta | None:
-        metadata = found["metadata"]
-        kept = await self._health.keep(found)
-        if kept is None:
-            return self._intervals.clusters * self._jitter()
-        found = kept
-        if "deletionTimestamp" in metadata:
-            after = await self._health.end(found)
-            return after and after * self._jitter()
-        for each in await self._upgrades.proceed(key, pace_of(found).at_once):
-            self._work.add(each, Urgency.ROUTINE)
-        uid, users, at = metadata["uid"], self.indexes.users_of(key), self._clock.elapsed()
-        waits, adopted = self._upgrades.has_waiting(key), adopted_by(found)
-        children = self.indexes.children_of(key)
-        now = LastCheck(at, metadata["generation"], users, waits, adopted, children)
-        last = self._checked.get(uid)
-        if last is not None and last.is_current(now, self._intervals.clusters):
-            if not await self._health.notices_a_change(found):
-                return self._intervals.servers * self._jitter()
-            await self._learn_facts(found)  # a full check of a server that is away takes its time
-        had_tables = self._clusters.has_tables(found)
-        await self._health.reconcile(found)
-        await self._learn_facts(found)
-        if self._clusters.has_tables(found) and not had_tables:
-            for user in users:  # which found none, and would come again in seconds
-                self._work.add(user.key, Urgency.ROUTINE)
-        self._checked[uid] = now
-        return self._intervals.servers * self._jitter()
-
-    async def _learn_facts(self, cluster: Object) -> None:
-        """Record the facts about a QueueCluster, and reconcile the MailQueues that depend on one
-        that changed."""
-        metadata = cluster["metadata"]
-        uid, known = metadata["uid"], self._clusters.facts
-        queues = await self._clusters.users.referring(metadata["namespace"], metadata["name"])
-        secrets = await secrets_of(self._reads, cluster, queues, known.of(uid))
-        before = {each: known.version(uid, each) for each in namespaces_of(queues)}
-        answers = self._health.answers.get(uid, {})
-        conflict = self._clusters.claims.conflict_of(uid)
-        connection = self._connections.fingerprint(uid)
-        known.record(uid, ClusterFacts(answers, connection, secrets, conflict))
-        for each in queues:
-            namespace = each["metadata"]["namespace"]
-            if known.version(uid, namespace) != before[namespace]:
-                self._work.add(reads.key_of(each), Urgency.ROUTINE)
-
     def _forget_others(self, key: Key, found: Object | None) -> None:
         """Forget a resource that is gone, also when another one has its name since."""
         uid = found["metadata"]["uid"] if found else None
@@ -406,8 +330,7 @@ class Controller:
         if uid is not None:
             self._uids[key] = uid
             self._absences.end(key)
-            if left := self._left.pop(key, None):
-                self._clusters.forget(left)
+            self._turns.is_there(key)
         if uid is None:
             self._failures.end(key)
         if gone in (None, uid):
@@ -416,11 +339,10 @@ class Controller:
         self._autoscalers.forget(gone)
         self._status_writer.forget(gone)
         if uid is None and key.kind == QUEUE_CLUSTER.name:
-            self._left[key] = gone
+            self._turns.is_gone(key, gone)
         else:
             self._clusters.forget(gone)
-        self._health.answers.pop(gone, None)
-        self._checked.pop(gone, None)
+        self._turns.forget(gone)
         self._last.pop(key, None)
         self._upgrades.end(key)
         self._wake_waiting(key)
@@ -428,26 +350,12 @@ class Controller:
             self.causes.forget(key)
             self._metrics.forget(key)
 
-    async def _leave(self, key: Key) -> timedelta | None:
-        """Take the rights of the console of a QueueCluster that is gone; if it is for good, close
-        the connections, and release its keyspace. Return when to look again, None: it is done."""
-        gone = self._left.get(key)
-        if gone is None:
-            return None
-        await self._consoles.unbind()
-        if not self._absences.lasts(key):
-            return self._intervals.clusters * self._jitter()
-        await self._clusters.release(gone, key.namespace, key.name)
-        self._absences.end(key)
-        self._clusters.forget(self._left.pop(key))
-        return None
-
     def _wake_waiting(self, gone: Key) -> None:
         """Reconcile the resources that wait for what one had claimed that is gone."""
         claims = self._clusters.claims
         claims.forget_waiting(gone)
         for each in claims.waiting_for(gone):
-            self._checked.pop(self._uids.get(each, ""), None)
+            self._turns.check_again(self._uids.get(each, ""))
             self._work.add(each, Urgency.CHILD)
 
     def _servers_of(self, key: Key) -> tuple[str, Key]:
@@ -467,34 +375,3 @@ class Controller:
 def kind_of(key: Key) -> Kind:
     """Return the kind of a resource."""
     return next(each for each in reads.OWN if each.name == key.kind)
-
-
-def namespaces_of(queues: Sequence[Object]) -> set[str]:
-    """Return the namespaces of MailQueues."""
-    return {each["metadata"]["namespace"] for each in queues}
-
-
-async def follow(
-    api: Kubernetes, causes: Causes, namespaces: Sequence[str], indexed: asyncio.Event
-) -> None:
-    """Follow all kinds, in these namespaces or in all, until cancelled; set `indexed` once the
-    indexes have all objects that there were at the begin."""
-    left = {(kind, each) for kind in reads.WATCHED for each in namespaces or (None,)}
-
-    async def follow_kind(kind: Kind, namespace: str | None) -> None:
-        labels = "" if kind in reads.OWN else f"{MANAGED_BY}=postroad"
-        async for happened, body in api.watch(kind, namespace, labels):
-            if happened == COMPLETE:
-                left.discard((kind, namespace))
-                if not left:
-                    indexed.set()
-                continue
-            gone, routine = happened == DELETED, happened == LISTED
-            try:
-                causes.on_event(kind, body, gone=gone, routine=routine)
-            except Exception:  # of one object, which must not end the watch of all others
-                log_unexpected("an event was not handled", kind=kind.name)
-
-    async with asyncio.TaskGroup() as group:
-        for kind, namespace in [*left]:
-            group.create_task(follow_kind(kind, namespace))

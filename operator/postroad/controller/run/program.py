@@ -38,9 +38,10 @@ from postroad.controller.kubernetes.api import (
     VERSION,
 )
 from postroad.controller.reads import OWN, WATCHED
-from postroad.controller.run.causes import lease_name
-from postroad.controller.run.controller import Controller, Options, follow
+from postroad.controller.run.causes import follow, lease_name
+from postroad.controller.run.controller import Controller
 from postroad.controller.run.elector import Elector, LeasePlace, Watchdog
+from postroad.controller.run.options import Options
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.controller.spec.parts import Model
