@@ -342,6 +342,29 @@ def test_another_autoscaler_decides_until_it_is_deleted(of: str) -> None:
     run(scene())
 
 
+def test_status_of_a_queue_that_is_paused_follows_its_last_worker_to_none() -> None:
+    async def scene() -> None:
+        async with declared(workers=autoscaled(least=1)) as operator:
+            assert operator.found()["status"]["workers"]["ready"] == 1
+            before = operator.found()["status"]["workers"]
+            await operator.change({"paused": True})
+            await move(A_COUNT)
+            assert operator.found()["status"]["workers"] == before
+
+            scale(operator.kubernetes, WORKERS, 0, "kubectl")
+            await move(SOON)
+            after = operator.found()["status"]["workers"]
+            assert {each: after[each] for each in ("ready", "desired", "replicas")} == {
+                "ready": 0,
+                "desired": 0,
+                "replicas": 0,
+            }
+            assert after["selector"] == before["selector"]
+            assert replicas(operator) == 0, "nothing is changed"
+
+    run(scene())
+
+
 def test_queue_that_is_deleted_or_paused_is_asked_for_no_messages() -> None:
     async def scene() -> None:
         async with declared(deletionPolicy="Delete") as operator:

@@ -60,6 +60,8 @@ Workload = tuple[str, str, str, Workers | Intake | None]
 
 
 _WORKLOADS = frozenset(each.name for each in WORKLOADS)
+_FIELDS = {manifests.WORKER: "workers", manifests.INTAKE: "intake"}
+"""Fields of the status by component."""
 
 
 def workloads_of(spec: MailQueueSpec) -> list[Workload]:
@@ -100,22 +102,30 @@ def workloads_report(plan: WorkloadsPlan, parts: Sequence[applying.AppliedPart])
         _, _, component, spec = workload
         kind = manifests.workload_kind(plan.queue, component).name
         deployment = now.get((kind, f"{name}-{component}"))
-        facts = deployment_facts(deployment, spec.replicas) if spec else None
         altered = _rewritten(parts, component)
         finding = workload_finding(workload, deployment, altered)
         findings.append(failed.get(component) or finding)
-        if facts is not None and component == manifests.WORKER:
-            facts["selector"] = manifests.selector(plan.queue, component)
-            if plan.scaling is not None:
-                by_another = deployment is not None and hash_in(deployment, AUTOSCALED)
-                facts["reason"] = BY_AUTOSCALER if by_another else plan.scaling
-        elif facts is not None:
-            facts.pop("replicas")
-        fields["workers" if component == manifests.WORKER else component] = facts
+        facts = _facts(plan, component, deployment, spec.replicas) if spec else None
+        fields[_FIELDS[component]] = facts
     if any(each.waits for each in parts):
         message = f"its pods stay until QueueCluster {plan.cluster.name} upgrades it"
         findings.append(advice(condition.UP_TO_DATE, "UpgradeWaits", message))
     return report + Report(findings, fields)
+
+
+def _facts(
+    plan: WorkloadsPlan, component: str, deployment: Mapping[str, Any] | None, wanted: int
+) -> dict[str, Any]:
+    """Return what the status has about a Deployment."""
+    facts = deployment_facts(deployment, wanted)
+    if component != manifests.WORKER:
+        facts.pop("replicas")
+        return facts
+    facts["selector"] = manifests.selector(plan.queue, component)
+    if plan.scaling is not None:
+        by_another = deployment is not None and hash_in(deployment, AUTOSCALED)
+        facts["reason"] = BY_AUTOSCALER if by_another else plan.scaling
+    return facts
 
 
 def workload_finding(
@@ -198,6 +208,19 @@ class QueueChildren:
     def leave(self, queue: Key) -> None:
         """Give up the place of a MailQueue whose pods are not to be replaced. Idempotent."""
         self._upgrades.end(queue)
+
+    async def observe(self, plan: WorkloadsPlan, before: Mapping[str, Any]) -> Report:
+        """Return how many pods a paused MailQueue has, which end and begin without the operator.
+        `before`: its status. Raises: KubernetesError."""
+        queue, fields = plan.queue, dict[str, Any]()
+        found = await applying.find_children(self._api, queue, WORKLOADS)
+        for _, _, component, spec in workloads_of(queue.spec):
+            kind, field = manifests.workload_kind(queue, component).name, _FIELDS[component]
+            present = found.get((kind, f"{queue.name.name}-{component}"))
+            if present is not None and spec is not None:
+                known = before.get(field) or {}
+                fields[field] = known | _facts(plan, component, present, spec.replicas)
+        return Report(fields=fields)
 
     async def make(
         self,

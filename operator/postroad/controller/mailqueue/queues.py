@@ -397,10 +397,15 @@ class Queues:
                 if plan is None:
                     return report
                 return report + await self._make_children(plan, due, configured=True)
-            case Scope.METRICS | Scope.PAUSED:
-                is_paused = due.scope is Scope.PAUSED
-                report = paused_report(before, spec) if is_paused else Report(replaced=frozenset())
+            case Scope.METRICS:
+                report = Report(replaced=frozenset())
                 return report if plan is None else report + await self._measured(plan)
+            case Scope.PAUSED:
+                report = paused_report(before, spec)
+                if plan is None:
+                    return report
+                report += await self._children.observe(plan.workloads, before)
+                return report + await self._measured(plan)
 
     async def _make_all(self, plan: QueuePlan, due: NextReconcile, report: Report) -> Report:
         async with attempt("Spec", seconds=300) as attempted:

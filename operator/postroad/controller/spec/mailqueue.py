@@ -354,7 +354,7 @@ class MailQueueSpec(parts.Model):
 
     paused: bool = False
     """true: the operator changes nothing of this queue until it is false again. Running workers go
-    on; the operator still updates the sizes in the status."""
+    on; the operator still updates the sizes and the numbers of pods in the status."""
 
     @model_validator(mode="after")
     def _has_functions_of_filters(self) -> MailQueueSpec:
