@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,82 +28,50 @@ T = TypeVar("T")
 Command = Callable[..., Any]
 
 
-class DurationType(click.ParamType[timedelta]):
-    """A duration such as `90s`, `1h30m`, `4d`."""
+class ParsedType(click.ParamType[T]):
+    """A value that `parse` reads from a text; its InvalidInput is wrong usage. What is no text is
+    such a value already."""
 
-    name = "duration"
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._parse = parse
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         try:
-            return parse_period(value)
+            return self._parse(value) if isinstance(value, str) else value
         except InvalidInput as error:
             self.fail(str(error), param, ctx)
 
 
-class InstantType(click.ParamType[datetime]):
+class InstantType(ParsedType[datetime]):
     """A moment such as `2026-11-26`, `2026-11-26T10:00Z`, `yesterday`, or `4d`, for so long ago. It
     is in UTC where it has no zone, and a terminal gets it in full."""
-
-    name = "moment"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            moment = parse_moment(value, datetime.now(UTC))
-        except InvalidInput as error:
-            self.fail(str(error), param, ctx)
-        if sys.stderr.isatty() and not (ctx and ctx.resilient_parsing):
+        moment = super().convert(value, param, ctx)
+        if moment is not value and sys.stderr.isatty() and not (ctx and ctx.resilient_parsing):
             click.echo(f"{value} is {rfc3339(moment)}", err=True)
         return moment
 
 
-class AddressType(click.ParamType[str]):
-    """`HOST`, `HOST:PORT` or `[ADDRESS]:PORT`; port 0 (any that is free) only to listen on."""
-
-    name = "address"
-
-    def __init__(self, lowest_port: int) -> None:
-        self._lowest_port = lowest_port
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            _, port = parse_host_port(value, self._lowest_port)
-        except InvalidInput as error:
-            self.fail(str(error), param, ctx)
-        if port < self._lowest_port:
-            self.fail(f"{value!r} has no port that can be connected to", param, ctx)
-        return str(value)
-
-
-class NetworksType(click.ParamType[Networks]):
-    """Networks such as `10.0.0.0/8`, comma separated."""
-
-    name = "networks"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Networks:
-        if isinstance(value, Networks):
-            return value
-        try:
-            return Networks.parse(value)
-        except InvalidInput as error:
-            self.fail(str(error), param, ctx)
+def _checked_address(text: str) -> str:
+    parse_host_port(text, 0)
+    return text
 
 
 BY_SPARK = "By Spark, of a queue with tables that is too large for one process (docs/lake.md)."
 
-DURATION = DurationType()
-INSTANT = InstantType()
-NETWORKS = NetworksType()
-LISTEN = AddressType(0)
+DURATION = ParsedType("duration", parse_period)
+"""Such as `90s`, `1h30m`, `4d`."""
+
+INSTANT = InstantType("moment", lambda text: parse_moment(text, datetime.now(UTC)))
+NETWORKS = ParsedType("networks", Networks.parse)
+"""Such as `10.0.0.0/8`, comma separated."""
+
+LISTEN = ParsedType("address", _checked_address)
+"""`HOST`, `HOST:PORT` or `[ADDRESS]:PORT`; port 0: any that is free."""
 
 queue_option = click.option(
     "--queue",

@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from pydantic import ValidationError
 
 from postroad.cli import main
-from postroad.cli.pipeline.archiving import Age
+from postroad.cli.pipeline.archiving import AGE
 from postroad.controller.kubernetes.api import (
     CRON_JOB,
     JOB,
@@ -287,7 +287,7 @@ def test_every_age_of_the_spec_is_one_for_the_command() -> None:
     longest = ForgetSpec.model_validate(HOURLY | {"olderThan": "239976h"})
 
     assert longest.options[-2:] == ("--older-than", "9999d")
-    assert Age().convert("9999d", None, None) == timedelta(days=9999)
+    assert AGE.convert("9999d", None, None) == timedelta(days=9999)
     begun = ForgetSpec.model_validate(HOURLY | {"olderThan": "24h1s"})
     assert begun.options[-1] == "2d"
 

@@ -13,7 +13,14 @@ import click
 from postroad.adapters.clocks import MachineClock
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.archiving import LakeLock, begin_archive, check_lake, name_of, open_archived
-from postroad.cli.options import json_option, lake_option, master_option, queue_option, say
+from postroad.cli.options import (
+    ParsedType,
+    json_option,
+    lake_option,
+    master_option,
+    queue_option,
+    say,
+)
 from postroad.cli.pipeline import spark
 from postroad.cli.pipeline.lake import DAY, AskedLake, LakeRequest, opened_lake, with_lake
 from postroad.distributed.engine.timing import Timing
@@ -139,23 +146,18 @@ async def _archive_store(
         return found.run, found.damaged
 
 
-class Age(click.ParamType[timedelta]):
-    """Whole days such as `400d`: the lake is cut by days."""
+def _age(text: str) -> timedelta:
+    """Read whole days such as `400d`: the lake is cut by days. Raises: InvalidInput."""
+    try:
+        age = parse_period(text)
+    except InvalidInput:
+        age = timedelta(0)
+    if not timedelta(0) < age < datetime.now(UTC) - EPOCH or age % DAY:
+        raise InvalidInput(f"{text!r} is no age in whole days: write it as in 400d")
+    return age
 
-    name = "age"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        try:
-            age = parse_period(value)
-        except InvalidInput:
-            age = timedelta(0)
-        if not timedelta(0) < age < datetime.now(UTC) - EPOCH or age % DAY:
-            self.fail(f"{value!r} is no age in whole days: write it as in 400d", param, ctx)
-        return age
+AGE = ParsedType("age", _age)
 
 
 PATTERN_SIGNS = frozenset("{}[]*?\\")
@@ -213,7 +215,7 @@ async def _export(
 @click.option(
     "--older-than",
     "age",
-    type=Age(),
+    type=AGE,
     help="What was queued before the day (in UTC) that lies so long ago, e.g. 400d.",
 )
 @lake_option

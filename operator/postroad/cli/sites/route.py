@@ -13,7 +13,7 @@ from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import open_queue, shared_state_of
 from postroad.bootstrap.delivery_file import selected_keys
 from postroad.bootstrap.transports import open_resolver, open_sts
-from postroad.cli.options import json_option, say
+from postroad.cli.options import ParsedType, json_option, say
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.delivery.sites import RerouteTable, reroutes_in
@@ -21,7 +21,7 @@ from postroad.domain.error_codes import FAILED, TRY_AGAIN
 from postroad.domain.mail.mail import OutcomeKind, check_address, domain_of
 from postroad.domain.smtp.bounces import BounceRule, decided
 from postroad.domain.values.instants import format_duration
-from postroad.errors import InvalidInput, InvalidMail
+from postroad.errors import InvalidInput
 from postroad.ports.delivery import Topic
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import NULL_SENDER, RouteRequest
@@ -31,21 +31,17 @@ from postroad.worker.route_finder import RouteFinder
 _EXIT_CODES = {OutcomeKind.FAILED: FAILED, OutcomeKind.DEFERRED: TRY_AGAIN}
 
 
-class AddressOrDomain(click.ParamType[str]):
-    """A mailbox, a domain, or `postmaster`."""
+def _address_or_domain(text: str) -> str:
+    """Return a mailbox, a domain, or `postmaster`. Raises: InvalidMail."""
+    check_address(text if "@" in text else f"postmaster@{text}")
+    return text
 
-    name = "address"
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            check_address(value if "@" in value else f"postmaster@{value}")
-        except InvalidMail as error:
-            self.fail(str(error), param, ctx)
-        return value
+ADDRESS = ParsedType("address", _address_or_domain)
 
 
 @click.command()
-@click.argument("addresses", metavar="ADDRESS...", type=AddressOrDomain(), nargs=-1, required=True)
+@click.argument("addresses", metavar="ADDRESS...", type=ADDRESS, nargs=-1, required=True)
 @click.option(
     "--delivery",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
