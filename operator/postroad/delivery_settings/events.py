@@ -5,29 +5,18 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from postroad.delivery_settings.patterns import (
     AbsolutePath,
     DeliverySection,
     DomainName,
     TenantName,
+    WebhookUrl,
 )
 from postroad.delivery_settings.secret_references import RequestSecret
 from postroad.domain.delivery.events import EventAddresses, EventKind, EventRule
-from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.values.text import BY_API_NAME
-from postroad.errors import InvalidInput
-
-
-def _webhook(text: str) -> str:
-    try:
-        webhook = WebhookAddress(text)
-    except InvalidInput as error:
-        raise ValueError(str(error)) from error
-    if not webhook.is_secured:
-        raise ValueError("give it by https: http:// is for loopback alone")
-    return text
 
 
 class EventAmqp(DeliverySection):
@@ -46,9 +35,7 @@ class EventStream(DeliverySection):
     ]
     """Stands in metrics, and names where events wait. No two streams have the same."""
 
-    webhook: (
-        Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_webhook)] | None
-    ) = None
+    webhook: WebhookUrl | None = None
     """URL that gets a signed POST for each event, as Standard Webhooks has it. http is for loopback
     alone."""
 

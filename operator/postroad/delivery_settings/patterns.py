@@ -15,6 +15,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.mail.seven_bits import ascii_address, ascii_domain
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.domain_patterns import server_name
@@ -147,6 +148,16 @@ def _address(text: str) -> str:
     return text
 
 
+def _webhook(text: str) -> str:
+    try:
+        webhook = WebhookAddress(text)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
+    if not webhook.is_secured:
+        raise ValueError("write https://: mails and events in clear are for loopback alone")
+    return text
+
+
 AddressText = Annotated[str, Field(max_length=45), AfterValidator(_address)]
 AbsolutePath = Annotated[
     Path,
@@ -172,6 +183,7 @@ FilePath = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 1024}),
 ]
 NameServerAddress = Annotated[str, Field(max_length=53), AfterValidator(_server_address)]
+WebhookUrl = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_webhook)]
 TenantName = Annotated[str, Field(min_length=1, max_length=255)]
 Port = Annotated[StrictInt, Field(ge=1, le=65535)]
 Duration = Annotated[

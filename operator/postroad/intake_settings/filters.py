@@ -9,13 +9,11 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from postroad.delivery_settings.patterns import Duration
+from postroad.delivery_settings.patterns import Duration, WebhookUrl
 from postroad.delivery_settings.secret_references import RequestSecret
-from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.smtp.next_hops import split_host_port
 from postroad.errors import InvalidInput
 from postroad.intake_settings.listeners import Authorities, IntakeSection
-from postroad.intake_settings.senders import is_secured
 
 MAX_FILTERS = 20
 
@@ -34,16 +32,6 @@ def _milter(text: str) -> str:
     except InvalidInput:
         pass
     raise ValueError("write inet:HOST:PORT or unix:/PATH")
-
-
-def _hook(text: str) -> str:
-    try:
-        WebhookAddress(text)
-    except InvalidInput as error:
-        raise ValueError(str(error)) from error
-    if not is_secured(text):
-        raise ValueError("write https://: mails in clear are for loopback alone")
-    return text
 
 
 def _within_a_reply(time: timedelta) -> timedelta:
@@ -69,9 +57,7 @@ class FilterSection(IntakeSection):
     """Address of a milter: `inet:HOST:PORT`, in a MailQueue of a Service (`inet:rspamd:11332`), or
     `unix:/PATH`, in a MailQueue of a container that intake.template adds, in a volume of both."""
 
-    http: Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_hook)] | None = (
-        Field(None, repr=False)
-    )
+    http: WebhookUrl | None = Field(None, repr=False)
     """URL to which a request with each mail is posted. http is for loopback alone."""
 
     secret: RequestSecret | None = None

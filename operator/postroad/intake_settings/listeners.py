@@ -15,7 +15,7 @@ from postroad.delivery_settings.patterns import (
     domain_name,
 )
 from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
-from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks
+from postroad.domain.values.networks import NO_ADDRESS, Networks, is_loopback
 
 NetworkTexts = Annotated[tuple[NetworkText, ...], Field(min_length=1, max_length=1000)]
 
@@ -230,8 +230,7 @@ class FileListener(Listener):
 
     @model_validator(mode="after")
     def _keeps_passwords_here(self) -> FileListener:
-        is_local = self.address == "localhost" or self.address in LOOPBACK
-        if self.role is ListenerRole.HTTP and self.tls is None and not is_local:
+        if self.role is ListenerRole.HTTP and self.tls is None and not is_loopback(self.address):
             raise ValueError(
                 "the role http needs tls, or a loopback address as host: clients log in, and"
                 " passwords in clear are for this machine alone"

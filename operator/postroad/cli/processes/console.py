@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import signal
 import socket
 from contextlib import AsyncExitStack
@@ -19,6 +18,7 @@ from postroad.bootstrap import open_queue
 from postroad.cli.options import LISTEN, queues_option
 from postroad.cli.processes.long_running import run
 from postroad.domain.smtp.next_hops import parse_host_port
+from postroad.domain.values.networks import is_loopback
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.settings import Settings, from_environment
 from postroad.telemetry.health import Readiness
@@ -53,20 +53,13 @@ def console(urls: tuple[str, ...], listen: str, attempt_log: Path | None) -> Non
     The first line that it prints is a link that is good once, for 15 minutes, and leads to a
     session; SIGHUP prints another one. Probes and metrics are at the same address."""
     host, port = parse_host_port(listen, 0)
-    if not _is_loopback(host):
+    if not is_loopback(host):
         raise InvalidInput(
             "a console listens on loopback, because its link gives all rights",
             hint="take --listen 127.0.0.1:8600, and reach it by `ssh -L 8600:127.0.0.1:8600`",
         )
     settings = from_environment()
     run(settings, _serve(settings, urls, host, port, attempt_log))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def _serve(

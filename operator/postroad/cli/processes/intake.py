@@ -37,7 +37,13 @@ from postroad.cli.processes.intake_listeners import (
 )
 from postroad.cli.processes.long_running import INTAKE_MAINTENANCE_INTERVAL
 from postroad.domain.smtp.next_hops import parse_host_port
-from postroad.domain.values.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
+from postroad.domain.values.networks import (
+    EVERY_ADDRESS,
+    LOOPBACK,
+    NO_ADDRESS,
+    Networks,
+    is_loopback,
+)
 from postroad.errors import InvalidSettings, ReceiverEnded
 from postroad.intake.clients import Rules
 from postroad.intake.context import ClientTimeouts, IntakeContext
@@ -133,8 +139,7 @@ def with_clients(
                 hint="leave out --listen, --relay-from and these variables, or the file",
             )
         return settings.model_copy(update={"intake": section})
-    is_local = section.host == "localhost" or section.host in LOOPBACK
-    if section.relay_from is None and not is_local:
+    if section.relay_from is None and not is_loopback(section.host):
         raise InvalidSettings(
             f"the intake would listen on {section.host}, but no client may send",
             hint="name their networks with --relay-from or POSTROAD_INTAKE_RELAY_FROM",

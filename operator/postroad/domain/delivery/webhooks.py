@@ -28,6 +28,7 @@ from postroad.domain.mail.mail import (
     Outcome,
     Responder,
 )
+from postroad.domain.values.networks import is_loopback
 from postroad.errors import InvalidInput
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of secrets, and none itself
@@ -36,8 +37,6 @@ MIN_SECRET, MAX_SECRETS = 24, 4
 
 MAX_BACKOFF = timedelta(hours=1)
 """That `Retry-After` can ask for."""
-
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _UNPROVEN = (
     HTTPStatus.UNAUTHORIZED,
@@ -95,7 +94,7 @@ class WebhookAddress:
     @property
     def is_secured(self) -> bool:
         """True if nothing between reads what is sent: over HTTPS, or on loopback."""
-        return self.origin.startswith("https://") or self.host in LOOPBACK
+        return self.origin.startswith("https://") or is_loopback(self.host)
 
     @property
     def name(self) -> str:

@@ -147,3 +147,8 @@ def _network(text: str) -> Network:
 NO_ADDRESS = Networks()
 LOOPBACK = Networks.of(("127.0.0.0/8", "::1"))
 EVERY_ADDRESS = Networks.of(("0.0.0.0/0", "::/0"))
+
+
+def is_loopback(host: str) -> bool:
+    """True if a host is this machine alone, by its name or by an address."""
+    return host == "localhost" or host in LOOPBACK
