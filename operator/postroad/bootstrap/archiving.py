@@ -20,7 +20,7 @@ from postroad.adapters.cassandra.connection import Access as CassandraAccess
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.s3.clients import Access as S3Access
 from postroad.bootstrap import open_queue
-from postroad.bootstrap.cluster import ClusterServers, cassandra_access, s3_access
+from postroad.bootstrap.cluster import ClusterServers, bucket_of, cassandra_access, s3_access
 from postroad.bootstrap.embedded_store import root_of
 from postroad.bootstrap.engine import check_parts
 from postroad.distributed.administration.administration import EntryChange
@@ -78,7 +78,7 @@ async def open_archived(url: str, settings: Settings, instead: str) -> AsyncIter
         if row_lifetime is None or recorded is None or not recorded.events:
             raise errors.QueueNotFound(f"the queue {name} was never created")
         rollout = recorded.rollout or first_rollout(recorded.events)
-        bucket = settings.s3.bucket or name.bucket(settings.s3.bucket_prefix)
+        bucket = bucket_of(settings, name)
         if not await servers.blobs(bucket).exists():
             raise errors.BlobsRefused(f"the bucket {bucket} of the queue {name} is missing")
         yield ArchivedQueue(

@@ -121,6 +121,11 @@ def connect(settings: Settings, guard: Guard | None = None) -> Servers:
     return ClusterServers(settings, guard)
 
 
+def bucket_of(settings: Settings, queue: QueueName) -> str:
+    """Return the bucket of a queue's bytes: the one that queues share, or its own."""
+    return settings.s3.bucket or queue.bucket(settings.s3.bucket_prefix)
+
+
 def too_few_nodes(count: int) -> tuple[str, ...]:
     """Return what a server lacks in nodes, as text; nothing when it has enough."""
     if count >= SAFE_COPIES:

@@ -12,7 +12,8 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 from postroad.administration.configuration import ConfigurationOf
-from postroad.bootstrap.cluster import ClusterServers
+from postroad.bootstrap import engine
+from postroad.bootstrap.cluster import ClusterServers, bucket_of
 from postroad.bootstrap.engine import OpenRequest, check_parts, open_over
 from postroad.distributed.maintenance.erasure import Erasable, Part
 from postroad.domain.delivery.retries import DEFAULT_LANES
@@ -54,12 +55,12 @@ async def create_tables(servers: ClusterServers) -> None:
 
 
 async def open_requested(request: OpenRequest) -> MailQueue:
-    name, s3 = QueueName.parse(request.url.netloc), request.settings.s3
+    name = QueueName.parse(request.url.netloc)
     servers = ClusterServers(request.settings)
     try:
         if request.create:
             await create_tables(servers)
-        return await open_over(servers, name, s3.bucket or name.bucket(s3.bucket_prefix), request)
+        return await open_over(servers, name, bucket_of(request.settings, name), request)
     except BaseException:
         await servers.close()
         raise
@@ -86,8 +87,7 @@ async def open_shared(settings: Settings) -> AsyncIterator[OpenShared]:
 
     async def opened(name: QueueName, own: Settings) -> tuple[MailQueue, ConfigurationOf]:
         request = OpenRequest(urlsplit(f"distributed://{name}"), own, False, None)
-        bucket = own.s3.bucket or name.bucket(own.s3.bucket_prefix)
-        queue = await open_over(servers, name, bucket, request)
+        queue = await open_over(servers, name, bucket_of(own, name), request)
         return queue, ConfigurationOf(name, servers.history(name), servers.views().view(str(name)))
 
     try:
@@ -96,26 +96,29 @@ async def open_shared(settings: Settings) -> AsyncIterator[OpenShared]:
         await servers.end()
 
 
+def _servers_of(url: str, settings: Settings, lacking: str) -> tuple[QueueName, Servers, str]:
+    """Return the name of a queue, the servers behind its URL, and its bucket. `lacking`: words for
+    a queue without servers. Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings."""
+    parts = urlsplit(url)
+    check_parts(parts)
+    if parts.scheme == "memory":
+        name = QueueName("memory", parts.netloc)
+        return name, engine.connect(), name.bucket("")
+    if parts.scheme != "distributed":
+        raise InvalidQueueURL(f"{url!r} has no {lacking}")
+    name = QueueName.parse(parts.netloc)
+    return name, ClusterServers(settings), bucket_of(settings, name)
+
+
 @asynccontextmanager
 async def open_history(
     url: str, settings: Settings | None = None
 ) -> AsyncIterator[ConfigurationOf]:
     """Open the configuration history of a queue, created or not: a URL, or `NAMESPACE.NAME`.
     Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings."""
-    parts = urlsplit(url if "://" in url else f"distributed://{url}")
-    check_parts(parts)
-    servers: Servers
-    if parts.scheme == "memory":
-        from postroad.bootstrap import engine
-
-        servers, name = engine.connect(), QueueName("memory", parts.netloc)
-    elif parts.scheme == "distributed":
-        from postroad.bootstrap import cluster
-
-        servers = cluster.connect(settings or from_environment())
-        name = QueueName.parse(parts.netloc)
-    else:
-        raise InvalidQueueURL(f"{url!r} has no view, and so no configuration history")
+    written = url if "://" in url else f"distributed://{url}"
+    given = settings or from_environment()
+    name, servers, _ = _servers_of(written, given, "view, and so no configuration history")
     try:
         yield ConfigurationOf(name, servers.history(name), servers.views().view(str(name)))
     finally:
@@ -146,24 +149,8 @@ class Unclaimed:
 async def open_erasable(url: str, settings: Settings | None = None) -> AsyncIterator[Erasable]:
     """Open a queue to be erased, by its URL; `settings` name the servers, and the bucket that
     queues share. Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings."""
-    parts = urlsplit(url)
-    check_parts(parts)
-    servers: Servers
-    shared: str | None = None
-    if parts.scheme == "memory":
-        from postroad.bootstrap import engine
-
-        servers, name = engine.connect(), QueueName("memory", parts.netloc)
-        bucket = name.bucket("")
-    elif parts.scheme == "distributed":
-        from postroad.bootstrap import cluster
-
-        given = settings or from_environment()
-        servers, name = cluster.connect(given), QueueName.parse(parts.netloc)
-        shared = given.s3.bucket
-        bucket = shared or name.bucket(given.s3.bucket_prefix)
-    else:
-        raise InvalidQueueURL(f"{url!r} has no servers that it could be erased on")
+    given = settings or from_environment()
+    name, servers, bucket = _servers_of(url, given, "servers that it could be erased on")
     try:
         yield Erasable(
             name=name,
@@ -171,7 +158,7 @@ async def open_erasable(url: str, settings: Settings | None = None) -> AsyncIter
             view=servers.views().view(str(name)),
             history=servers.history(name),
             blobs=servers.blobs(bucket),
-            claims=Unclaimed(servers.blobs(bucket), owns=shared is None),
+            claims=Unclaimed(servers.blobs(bucket), owns=bucket != given.s3.bucket),
         )
     finally:
         await servers.close()
