@@ -65,17 +65,9 @@ class Settings(Section):
 
 
 SECTIONS: Mapping[str, type[Section]] = {
-    "rabbitmq": RabbitMQ,
-    "cassandra": Cassandra,
-    "s3": S3,
-    "broker": BrokerSettings,
-    "retry": Retry,
-    "worker": Worker,
-    "worker_webhook": WorkerWebhook,
-    "worker_function": WorkerFunction,
-    "reports": Reports,
-    "intake": Intake,
-    "pipeline": Pipeline,
+    name: type(field.default)
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.default, Section)
 }
 
 
