@@ -7,7 +7,9 @@ from typing import Self
 
 EXTRAS = {
     **dict.fromkeys(("aiohttp", "cryptography", "dns", "uvloop"), "smtp"),
-    **dict.fromkeys(("boto3", "botocore", "cassandra", "obstore", "pika"), "distributed"),
+    **dict.fromkeys(
+        ("boto3", "botocore", "cassandra", "obstore", "pika", "zstandard"), "distributed"
+    ),
     **dict.fromkeys(("argon2", "flufl", "jwt", "scramp"), "intake"),
     **dict.fromkeys(("fastapi", "jinja2", "starlette", "uvicorn"), "console"),
     **dict.fromkeys(("kopf", "kubernetes"), "operator"),

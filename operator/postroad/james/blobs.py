@@ -1,6 +1,10 @@
-"""Reads James' blobs, from S3 or from his Cassandra tables; a mail's content is two of them."""
+"""Reads James' blobs, from S3 or from his Cassandra tables; a mail's content is two of them.
+
+Source: Apache James, ZstdBlobStoreDAO: what is compressed is encrypted after that."""
 
 import asyncio
+
+import zstandard
 
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.s3.objects import Objects
@@ -24,6 +28,7 @@ class JamesBlobs:
         self._session = session
         self._buckets = [Objects(place.s3, each) for each in place.buckets] if place.s3 else []
         self._decryption = None if place.cipher is None else Decryption(place.cipher)
+        self._has_frames = place.has_frames
 
     async def content(self, header_id: str, body_id: str) -> bytes:
         """Return the octets of a mail: its header with the empty line, and its body. Raises:
@@ -45,12 +50,7 @@ class JamesBlobs:
         blob = await self._stored(blob_id, what)
         if self._decryption is not None:
             blob = self._decryption.decrypted(blob)
-        if blob.startswith(ZSTD):
-            raise InvalidInput(
-                f"its {what} is compressed with Zstd, which postroad has no library for: let James"
-                " deliver it"
-            )
-        return blob
+        return _decompressed(blob) if self._has_frames and blob.startswith(ZSTD) else blob
 
     async def _stored(self, blob_id: str, what: str) -> bytes:
         if not self._buckets:
@@ -83,6 +83,18 @@ class JamesBlobs:
                 raise _missing(f"part {number} of its {what}", blob_id)
             chunks.append(bytes(part[0]["data"]))
         return b"".join(chunks)
+
+
+def _decompressed(frame: bytes) -> bytes:
+    """Raises: InvalidInput, for a frame that is damaged or cut short."""
+    reader = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        found = reader.decompress(frame)
+    except zstandard.ZstdError as error:
+        raise InvalidInput(f"a blob cannot be decompressed: {error}") from error
+    if not reader.eof:
+        raise InvalidInput("a blob cannot be decompressed: its frame is cut short")
+    return found
 
 
 def _missing(what: str, blob_id: str) -> BlobMissing:

@@ -41,11 +41,13 @@ class Cipher:
 
 @dataclass(frozen=True, slots=True)
 class BlobPlace:
-    """Store of the blobs: `s3`, with its buckets as they are read, or the Cassandra tables."""
+    """Store of the blobs: `s3`, with its buckets as they are read, or the Cassandra tables.
+    `has_frames`: a blob may be compressed with Zstd."""
 
     s3: S3Access | None
     buckets: tuple[str, ...] = ()
     cipher: Cipher | None = None
+    has_frames: bool = False
 
 
 class Properties:
@@ -173,8 +175,9 @@ class Configuration:
         given = self._file("blob.properties")
         kind = given.required("implementation")
         cipher = _cipher(given) if given.is_true("encryption.aes.enable") else None
+        has_frames = given.is_true("compression.enable")
         if kind == "cassandra":
-            return BlobPlace(None, cipher=cipher)
+            return BlobPlace(None, cipher=cipher, has_frames=has_frames)
         if kind not in {"s3", "objectstorage"}:
             raise given.refused("implementation", f"blobs in {kind!r} cannot be read here")
         if given.is_true("encryption.s3.sse.c.enable"):
@@ -190,7 +193,8 @@ class Configuration:
             secret_key=given.required("objectstorage.s3.secretKey"),
             ca_file=_authorities(given),
         )
-        return BlobPlace(access, (default, *([fallback] if fallback else [])), cipher)
+        buckets = (default, *([fallback] if fallback else []))
+        return BlobPlace(access, buckets, cipher, has_frames)
 
 
 def _authorities(given: Properties) -> Path | None:

@@ -92,6 +92,13 @@ def test_blobs_in_cassandra_with_encryption(tmp_path: Path) -> None:
     assert place.cipher.digest == "sha512"
 
 
+@pytest.mark.parametrize("kind", [BLOB, "implementation=cassandra\n"])
+def test_compression_is_on_where_his_file_enables_it(tmp_path: Path, kind: str) -> None:
+    assert not given(tmp_path, blob=kind).blobs().has_frames
+    assert not given(tmp_path, blob=f"{kind}compression.enable=false\n").blobs().has_frames
+    assert given(tmp_path, blob=f"{kind}compression.enable=true\n").blobs().has_frames
+
+
 @pytest.mark.parametrize(
     ("blob", "named"),
     [

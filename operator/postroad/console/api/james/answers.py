@@ -15,6 +15,12 @@ from postroad.problems import Problem
 MAX_DURATION = 100
 """Characters of a duration."""
 
+NO_DURATION = (
+    "Supplied value do not follow the unit format (number optionally suffixed with a string"
+    " representing the unit"
+)
+"""A sentence of his own."""
+
 _DURATION = re.compile(r"\s*([0-9]+)\s*([a-zA-Z]*)\s*")
 _UNITS = {
     timedelta(milliseconds=1): "ms msec msecs",
@@ -67,7 +73,7 @@ def duration_of(text: str, unit: timedelta) -> timedelta:
         raise ValueError(f"a duration has at most {MAX_DURATION} characters")
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise ValueError("a duration is a number, and a unit behind it")
+        raise ValueError(NO_DURATION)
     if found[2] and found[2].lower() not in _BY_NAME:
         raise ValueError(f"Unknown unit: {found[2]}")
     return int(found[1]) * (_BY_NAME[found[2].lower()] if found[2] else unit)
