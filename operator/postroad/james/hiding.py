@@ -9,7 +9,7 @@ from typing import Any
 from postroad.domain.configuration.history import ConfigurationEvent, versions
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.entries import Partition
-from postroad.errors import ConfigurationConflict, InvalidInput
+from postroad.errors import ConfigurationRefused, InvalidInput
 
 EVENT_TYPE = "cassandra-mail-queue-view-configuration"
 
@@ -38,7 +38,7 @@ def left_to_record(
     history: Sequence[ConfigurationEvent], found: Iterable[ViewConfiguration]
 ) -> tuple[ViewConfiguration, ...]:
     """Return what of his configurations a history lacks that began with them. Raises:
-    ConfigurationConflict for one that began otherwise, InvalidInput where he has recorded none."""
+    ConfigurationRefused for one that began otherwise, InvalidInput where he has recorded none."""
     distinct = tuple(each for each, _ in groupby(found))
     if not distinct:
         raise InvalidInput(
@@ -47,7 +47,7 @@ def left_to_record(
         )
     recorded = tuple(versions(history).values())
     if recorded != distinct[: len(recorded)]:
-        raise ConfigurationConflict(
+        raise ConfigurationRefused(
             "the queue has a configuration history of its own already",
             hint="import before the queue is created: a history begins once",
         )

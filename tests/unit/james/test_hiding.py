@@ -10,7 +10,7 @@ import pytest
 from postroad.domain.configuration.history import ConfigurationEvent, decide
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.entries import Partition
-from postroad.errors import ConfigurationConflict, InvalidInput
+from postroad.errors import ConfigurationRefused, InvalidInput
 from postroad.james.hiding import configurations_of, hidden_by, left_to_record
 
 START = datetime(2026, 1, 2, 10, tzinfo=UTC)
@@ -86,9 +86,9 @@ def test_import_goes_on_where_it_was_cut_short() -> None:
 
 
 def test_history_that_began_otherwise_is_left_alone() -> None:
-    with pytest.raises(ConfigurationConflict):
+    with pytest.raises(ConfigurationRefused):
         left_to_record(history(HALF_HOURS), [ViewConfiguration()])
-    with pytest.raises(ConfigurationConflict):
+    with pytest.raises(ConfigurationRefused):
         left_to_record(history(ViewConfiguration(), HALF_HOURS), [ViewConfiguration()])
     with pytest.raises(InvalidInput, match="recorded no configuration"):
         left_to_record((), [])
