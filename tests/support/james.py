@@ -22,10 +22,11 @@ from bench.queue_setup import BenchServers, fresh_servers
 from postroad import open_queue
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.rabbitmq.connection import RabbitMQConnection
-from postroad.james.migration import TAKEN_QUEUE
+from postroad.domain.queues.documents import MailView
+from postroad.james.migration import TAKEN_QUEUE, WORK_QUEUE
 from postroad.settings import Settings, from_environment
 
-KILLED = -9
+KILLED, AWAY = -9, 75
 Ended = tuple[int, list[dict[str, Any]], str]
 
 
@@ -123,18 +124,25 @@ class Place:
         return process.returncode, list(map(json.loads, out.splitlines())), err.decode()
 
     async def migrate(self, url: str, *options: str, killed_at: int | None = None) -> Ended:
-        """Run a migration as `run` does."""
+        """Run a migration as `run` does, again while a server is away."""
         words = ("migrate", "james", self.name, "--queue", url, *options)
-        return await self.run(*words, killed_at=killed_at)
+        while (ended := await self.run(*words, killed_at=killed_at))[0] == AWAY:
+            pass
+        return ended
 
     async def moved(self, url: str) -> list[dict[str, Any]]:
         """Return what waits in a queue, as `listed` of James describes it."""
-        found = []
         async with open_queue(url, settings=self.settings) as queue:
-            async for view in queue.browse():
-                content = b"".join([part async for part in queue.content(view.enqueue_id)])
-                found.append(described(view.mail, content))
-        return sorted(found, key=lambda each: each["name"])
+            few = asyncio.Semaphore(16)
+
+            async def described_one(view: MailView) -> dict[str, Any]:
+                async with few:
+                    parts = [part async for part in queue.content(view.enqueue_id)]
+                return described(view.mail, b"".join(parts))
+
+            views = [view async for view in queue.browse()]
+            found = await asyncio.gather(*map(described_one, views))
+        return sorted(found, key=lambda each: str(each["name"]))
 
 
 def listed(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -179,5 +187,6 @@ async def fresh_place(folder: Path) -> AsyncIterator[Place]:
         finally:
             connection = RabbitMQConnection(servers.rabbitmq(), "test")
             channel = await connection.channel()
-            await channel.call(channel.driver.queue_delete, TAKEN_QUEUE + place.name)
+            for prefix in (TAKEN_QUEUE, WORK_QUEUE):
+                await channel.call(channel.driver.queue_delete, prefix + place.name)
             await connection.close()

@@ -8,6 +8,7 @@ import com.google.common.io.ByteStreams;
 
 import org.apache.james.core.MailAddress;
 import org.apache.james.lifecycle.api.LifecycleUtil;
+import org.apache.james.mailbox.model.MessageIdDto;
 import org.apache.james.queue.api.MailQueue.MailQueueItem;
 import org.apache.james.queue.api.MailQueue.MailQueueItem.CompletionStatus;
 import org.apache.james.queue.api.ManageableMailQueue.MailQueueIterator;
@@ -15,6 +16,7 @@ import org.apache.james.queue.api.ManageableMailQueue.Type;
 import org.apache.james.server.core.MailImpl;
 import org.apache.james.server.core.MimeMessageInputStreamSource;
 import org.apache.james.server.core.MimeMessageWrapper;
+import org.apache.mailet.ArbitrarySerializable;
 import org.apache.mailet.Attribute;
 import org.apache.mailet.AttributeName;
 import org.apache.mailet.AttributeValue;
@@ -31,6 +33,8 @@ import java.io.ByteArrayInputStream;
 import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.net.MalformedURLException;
+import java.net.URL;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.ZonedDateTime;
@@ -50,6 +54,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
  */
 public final class Mails {
     private static final int IN_FLIGHT = 16;
+    private static final int RETRIES = 5;
 
     private final Wiring james;
     private final ConcurrentLinkedQueue<String> consumed = new ConcurrentLinkedQueue<>();
@@ -133,7 +138,8 @@ public final class Mails {
                                             MailImpl mail = mail(each, most, least);
                                             return Mono.from(queue.enqueueReactive(mail))
                                                     .doFinally(x -> LifecycleUtil.dispose(mail));
-                                        }),
+                                        })
+                                        .retry(RETRIES), // he gives a publish 10 s
                         IN_FLIGHT)
                 .then()
                 .block();
@@ -152,10 +158,10 @@ public final class Mails {
                             .remoteHost("client.example.org")
                             .remoteAddr("192.0.2." + number % 250)
                             .lastUpdated(new Date(1_700_000_000_000L + number));
-            if (number % 5 != 0) {
-                builder.sender("sender" + number % 7 + "@example.org");
+            if (number % 4 != 0) {
+                builder.sender("sender" + number % 25 + "@example.org");
             }
-            for (int more = 0; more < number % 4; more++) {
+            for (int more = 0; more < number % 5; more++) {
                 builder.addRecipient("more" + more + "@example.com");
             }
             if (number % 6 == 0) {
@@ -180,25 +186,46 @@ public final class Mails {
                                     "mail-" + number,
                                     new ByteArrayInputStream(content(number, size)))));
             return mail;
-        } catch (javax.mail.MessagingException error) {
+        } catch (javax.mail.MessagingException | MalformedURLException error) {
             throw new IllegalStateException(error);
         }
     }
 
-    private static Map<String, AttributeValue<?>> values(int number) {
+    /** A value of each type that he stores. */
+    private static Map<String, AttributeValue<?>> values(int number) throws MalformedURLException {
         AttributeValue<String> text = AttributeValue.of("tëxt " + number);
-        return new TreeMap<>(
-                Map.of(
-                        "boolean", AttributeValue.of(number % 2 == 0),
-                        "text", text,
-                        "int", AttributeValue.of(number),
-                        "long", AttributeValue.of(1L << 40),
-                        "float", AttributeValue.of(1.5f),
-                        "double", AttributeValue.of(2.5),
-                        "date", AttributeValue.of(ZonedDateTime.parse("2026-01-01T10:00:00Z")),
-                        "list", AttributeValue.of(ImmutableList.of(text)),
-                        "map", AttributeValue.of(ImmutableMap.of("key", text)),
-                        "optional", AttributeValue.of(Optional.of(text))));
+        Map<String, AttributeValue<?>> found = new TreeMap<>();
+        found.put("boolean", AttributeValue.of(number % 2 == 0));
+        found.put("text", text);
+        found.put("int", AttributeValue.of(number));
+        found.put("long", AttributeValue.of(1L << 40));
+        found.put("float", AttributeValue.of(1.5f));
+        found.put("double", AttributeValue.of(2.5));
+        found.put("date", AttributeValue.of(ZonedDateTime.parse("2026-01-01T10:00:00Z")));
+        found.put("id", AttributeValue.of(new MessageIdDto("id-" + number)));
+        found.put("own", AttributeValue.of(new Own(number)));
+        found.put("url", AttributeValue.of(new URL("http://example.org/" + number)));
+        found.put("bytes", AttributeValue.of(new byte[] {0, (byte) number, -1}));
+        found.put("list", AttributeValue.of(ImmutableList.of(text)));
+        found.put("map", AttributeValue.of(ImmutableMap.of("key", text)));
+        found.put("optional", AttributeValue.of(Optional.of(text)));
+        return found;
+    }
+
+    /** A type of a mailet's own. */
+    public record Own(int number) implements ArbitrarySerializable<Own> {
+        @Override
+        public Serializable<Own> serialize() {
+            return new Serializable<>(AttributeValue.of(number), Reader.class);
+        }
+
+        /** Reads it again. */
+        public static final class Reader implements Deserializer<Own> {
+            @Override
+            public Optional<Own> deserialize(Serializable<Own> stored) {
+                return Optional.of(new Own((Integer) stored.getValue().value()));
+            }
+        }
     }
 
     /** Octets of every value, behind a header. */
