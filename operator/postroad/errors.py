@@ -366,7 +366,9 @@ class ArchiveUnderWay(PostroadError):
 
 
 class StoreDamaged(PostroadError):
-    """The embedded store failed verification."""
+    """The embedded store failed verification.
+
+    It never opens empty instead."""
 
     hint = "run `postroad verify DIR`, then `postroad rebuild DIR`"
 
