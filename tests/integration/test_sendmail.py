@@ -131,7 +131,7 @@ def test_root_becomes_the_user_of_a_directory_and_of_none_else(tmp_path: Path) -
         pytest.skip("becomes another user")
     os.chown(tmp_path, OTHER_USER, OTHER_USER)
     program = (
-        "import os, pathlib; from postroad.cli.processes.privileges import become_owner;"
+        "import os, pathlib; from postroad.cli.mail.sendmail import become_owner;"
         f"become_owner(pathlib.Path({str(tmp_path)!r}));"
         "print(os.getresuid(), os.getresgid(), os.getgroups())"
     )

@@ -38,7 +38,7 @@ _PLACES = {
     "sites": "postroad.cli.sites.sites:sites",
     "suspend": "postroad.cli.sites.sites:suspend",
     "resume": "postroad.cli.sites.sites:resume",
-    "reroute": "postroad.cli.sites.reroute:reroute",
+    "reroute": "postroad.cli.sites.sites:reroute",
     "route": "postroad.cli.sites.route:route",
     "suppression": "postroad.cli.sites.suppression:suppression",
     "bounce": "postroad.cli.sites.route:bounce",

@@ -23,6 +23,9 @@ STYLES = {
 }
 """Colours of cells that have one of these words alone."""
 
+MIN_INTERVAL = timedelta(seconds=1)
+"""Of a table that is renewed."""
+
 CLEAR = "\033[H\033[2J"
 
 Cells = Sequence[str]
@@ -122,7 +125,10 @@ class Rates:
 def watch(
     head: Cells, rows: Callable[[], Sequence[Cells]], every: timedelta, *, once: bool
 ) -> None:
-    """Print a table again and again, until it is interrupted; once where no terminal is."""
+    """Print a table again and again, until it is interrupted; once where no terminal is. Raises:
+    click.UsageError for too short an interval."""
+    if every < MIN_INTERVAL:
+        raise click.UsageError("--every is at least 1s")
     while True:
         found = rows()
         if not once and is_terminal():

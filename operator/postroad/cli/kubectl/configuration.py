@@ -21,7 +21,7 @@ from postroad.administration.configuration import (
     present_document,
     state_of,
 )
-from postroad.cli.options import DURATION, james_option, json_option, say
+from postroad.cli.options import DURATION, james_option, json_option, plural, say
 from postroad.configuration import has_rows, used_configurations
 from postroad.domain.configuration.consistency import REASON_BYTES, check_reason
 from postroad.domain.configuration.documents import Document, to_document
@@ -52,8 +52,7 @@ def say_outcome(outcome: Document, *, as_json: bool) -> bool:
 
 
 def _advice_lines(advice: Document) -> list[str]:
-    count, since = advice["closed_slices"], advice["since"]
-    basis = f"{count} closed slice{'' if count == 1 else 's'}"
+    basis, since = plural(advice["closed_slices"], "closed slice"), advice["since"]
     lines = [f"  advice, from {basis}{f' since {since}' if since else ''}:"]
     for name in ("sliceWindow", "bucketCount"):
         present, value = advice[name]["present"], advice[name]["value"]

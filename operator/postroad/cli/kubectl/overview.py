@@ -15,7 +15,6 @@ from postroad.controller.kubernetes.api import GROUP, MAIL_QUEUE, MAIL_QUEUE_TAS
 from postroad.domain.configuration.consistency import readable
 
 TASKS = f"{MAIL_QUEUE_TASK.plural}.{GROUP}"
-MIN_INTERVAL = timedelta(seconds=1)
 
 COUNTS = ("size", "delayed", "held", "deadLetters")
 HEAD = ("NAMESPACE", "NAME", "READY", "WORKERS", "SIZE", "DELAYED", "HELD", "DEAD", "CHANGE/S")
@@ -103,8 +102,6 @@ def top(kubectl: Kubectl, everywhere: bool, every: timedelta, once: bool) -> Non
     """Show a table of queues that is renewed, the largest first, until it is interrupted.
 
     Numbers are those of the statuses, which the operator renews every half minute."""
-    if every < MIN_INTERVAL:
-        raise click.UsageError("--every is at least 1s")
     namespace = None if everywhere else kubectl.default_namespace()
     scope = ("--all-namespaces",) if everywhere else ()
     rates = Rates()

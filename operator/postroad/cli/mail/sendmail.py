@@ -21,7 +21,7 @@ from postroad.bootstrap import open_queue
 from postroad.bootstrap.embedded_store import root_of
 from postroad.cli.mail.local_mail import LocalNames, SendmailRefused, Submitter, submitted
 from postroad.cli.mail.sendmail_options import SendmailMode, SendmailOptions, parse_sendmail
-from postroad.cli.processes.privileges import become_owner
+from postroad.cli.options import plural
 from postroad.domain.mail.mail import Mail
 from postroad.domain.mail.seven_bits import encode_xtext
 from postroad.domain.queues.documents import MailView
@@ -140,6 +140,16 @@ def _with_queue(settings: Sendmail, work: Callable[[MailQueue], Coroutine[Any, A
     asyncio.run(session())
 
 
+def become_owner(directory: Path) -> None:
+    """Become the user of a directory, for good, if this process is root and may be another: files
+    that root makes in a store, its user cannot open. Raises: OSError."""
+    found = directory.stat()
+    if os.geteuid() == 0 and found.st_uid != 0:
+        os.setgroups([found.st_gid])  # first: a user that is not root may change no group
+        os.setgid(found.st_gid)
+        os.setuid(found.st_uid)
+
+
 async def _flush(queue: MailQueue) -> None:
     await queue.flush(Selector.all())
 
@@ -153,8 +163,8 @@ async def _list(queue: MailQueue) -> None:
             )
         click.echo(f"{escaped(listed(view))}\n")
         count, octets = count + 1, octets + view.size_bytes
-    requests = f"{count} Request{'' if count == 1 else 's'}"
-    click.echo(f"-- {-(-octets // 1024)} Kbytes in {requests}." if count else "Mail queue is empty")
+    total = f"-- {-(-octets // 1024)} Kbytes in {plural(count, 'Request')}."
+    click.echo(total if count else "Mail queue is empty")
 
 
 def listed(view: MailView) -> str:

@@ -9,7 +9,6 @@ from postroad.bootstrap import open_queue
 from postroad.cli.options import DURATION, no_tracebacks, queues_option
 from postroad.cli.tables import Rates, watch
 
-MIN_INTERVAL = timedelta(seconds=1)
 HEAD = ("QUEUE", "WAITING", "DELAYED", "HELD", "DEAD", "CHANGE/S")
 
 
@@ -19,8 +18,6 @@ HEAD = ("QUEUE", "WAITING", "DELAYED", "HELD", "DEAD", "CHANGE/S")
 @click.option("--once", is_flag=True, help="Print one table, and end, as without a terminal.")
 def top(urls: tuple[str, ...], every: timedelta, once: bool) -> None:
     """Show how many mails wait, until it is interrupted. The change is that of waiting mail."""
-    if every < MIN_INTERVAL:
-        raise click.UsageError("--every is at least 1s")
     no_tracebacks()
     rates = Rates()
     watch(HEAD, lambda: [asyncio.run(_row(url, rates)) for url in urls], every, once=once)

@@ -18,6 +18,7 @@ from postroad.cli.options import (
     json_option,
     lake_option,
     master_option,
+    plural,
     queue_option,
     say,
 )
@@ -40,7 +41,7 @@ def fetch() -> None:
     """Fetch the jars of Spark into POSTROAD_PIPELINE_JARS, by Maven; their checksums are known."""
     folder = spark.jars_folder(from_environment())
     count = jars.fetch(folder)
-    click.echo(f"fetched {count} jar{'' if count == 1 else 's'} into {folder}")
+    click.echo(f"fetched {plural(count, 'jar')} into {folder}")
 
 
 @click.command()

@@ -1,5 +1,6 @@
-"""`postroad sites`, `suspend`, `resume`: what workers know of the sites that get their mail, and
-which ones get none for a time. `flush`: makes delayed mail due now, also that of one site."""
+"""`postroad sites`, `suspend`, `resume`, `reroute`: what workers know of the sites that get their
+mail, which ones get none for a time, and whose mail goes elsewhere. `flush`: makes delayed mail due
+now, also that of one site."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import click
 
 from postroad.adapters.clocks import MachineClock
+from postroad.administration import rerouting
 from postroad.administration import sites as administration
+from postroad.administration.rerouting import Target, end_reroute
 from postroad.administration.sites import listed_sites, printed, site_name, try_site
 from postroad.bootstrap import shared_state_of
 from postroad.cli.mail.selected import change_by_spark
@@ -22,8 +25,16 @@ from postroad.cli.options import (
 )
 from postroad.cli.tables import TextTable
 from postroad.distributed.administration.administration import EntryChange
-from postroad.domain.delivery.sites import MAX_DEFERRAL, READ_EVERY, Reroute, SiteView
+from postroad.domain.delivery.sites import (
+    MAX_DEFERRAL,
+    READ_EVERY,
+    Reroute,
+    RerouteOf,
+    SiteView,
+)
+from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.queues.selection import Selector
+from postroad.domain.smtp.next_hops import TlsMode
 from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.ports.mail_queue import MailQueue, Operation
 
@@ -102,6 +113,67 @@ def _cells(worker: str | None, view: SiteView, reroute: Reroute | None) -> tuple
     words = [each for each in (answer, _words(reroute) if reroute else "") if each]
     counts = map(str, (view.connections, view.at_work, view.waiting))
     return (view.state, *counts, view.site, view.until or "", worker or "", "; ".join(words))
+
+
+@click.command()
+@with_queue
+@click.option("--site", help="A site, as `postroad sites` names it.")
+@click.option("--domain", help="A domain, in place of a site.")
+@click.option(
+    "--to",
+    "target",
+    metavar="ROUTE",
+    help="The name of a rule of the routes, or a server as HOST:PORT.",
+)
+@click.option(
+    "--tls",
+    type=click.Choice([str(each) for each in TlsMode]),
+    help="How the connection to HOST:PORT is secured; opportunistic by default.",
+)
+@click.option("--for", "duration", type=DURATION, help="For how long, such as 2h; 720h at most.")
+@click.option("--reason", help="Why; it is shown.")
+@click.option("--end", is_flag=True, help="End it before its time.")
+async def reroute(
+    queue: MailQueue,
+    site: str | None,
+    domain: str | None,
+    target: str | None,
+    tls: str | None,
+    duration: timedelta | None,
+    reason: str | None,
+    end: bool,
+) -> None:
+    """Let the mail of a site or a domain go elsewhere for a time.
+
+    Workers obey within seconds. Mail that a connection has goes on; mail that waits for its next
+    attempt comes by itself, or by `postroad flush`. It outlives restarts of workers."""
+    of, name = _named(site, domain)
+    shared_state, now = shared_state_of(queue), MachineClock().now()
+    if end:
+        if target or tls or duration or reason:
+            raise click.UsageError("--end stands beside --site or --domain alone")
+        await end_reroute(shared_state, now, of, name)
+        within = format_duration(READ_EVERY)
+        click.echo(f"mail for the {of} {name} goes by its route within {within}")
+        return
+    if target is None or duration is None or reason is None:
+        raise click.UsageError("give --to, --for and --reason, or --end")
+    made, problems = await rerouting.reroute(
+        shared_state, now, of, name, Target(target, tls), duration, reason
+    )
+    click.echo(f"mail for the {of} {name} goes to {made.target} until {rfc3339(made.until)}")
+    for each in problems:
+        click.echo(each, err=True)
+
+
+def _named(site: str | None, domain: str | None) -> tuple[RerouteOf, str]:
+    """Raises: InvalidInput; click.UsageError."""
+    if (site is None) == (domain is None):
+        raise click.UsageError("give either --site or --domain")
+    if domain is not None:
+        return RerouteOf.DOMAIN, ascii_domain(domain)
+    assert site is not None
+    return RerouteOf.SITE, site_name(site)
 
 
 def _by_spark(*, site: str | None, **options: Any) -> None:
