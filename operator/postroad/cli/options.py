@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from postroad.bootstrap import open_queue
+from postroad.cli.progress import progress
 from postroad.cli.tables import is_terminal
 from postroad.domain.mail.mail import QUARANTINE
 from postroad.domain.queues.documents import MailView
@@ -226,7 +227,8 @@ def say(value: object, *, as_json: bool, text: str) -> None:
 
 async def say_count(counted: Awaitable[int], *, as_json: bool, verb: str) -> None:
     """Print how many mails an operation changed."""
-    count = await counted
+    with progress(f"{verb} so far"):
+        count = await counted
     say({"count": count}, as_json=as_json, text=f"{verb} {plural(count, 'mail')}")
 
 

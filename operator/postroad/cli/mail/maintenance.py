@@ -20,6 +20,7 @@ from postroad.cli.options import (
     say,
     with_queue,
 )
+from postroad.cli.progress import progress
 from postroad.controller.kubernetes.api import FIELD_MANAGER
 from postroad.controller.mailqueue.orphans import OrphanList
 from postroad.distributed.maintenance.erasure import SERVERS, Erasable, Erasure, Part
@@ -152,7 +153,8 @@ def verify(root: Path, as_json: bool) -> None:
     listed. Exit code 1 for damage."""
     from postroad.bootstrap.embedded_store import verify_directory
 
-    report = verify_directory(root)
+    with progress("reading the store"):
+        report = verify_directory(root)
     values = {
         "mails": report.mails if report.is_determined else None,
         "dead_letters": report.dead_letters if report.is_determined else None,
@@ -192,7 +194,8 @@ def rebuild(root: Path, as_json: bool) -> None:
     Exit code 1 when spool files of mails that may wait are damaged."""
     from postroad.bootstrap.embedded_store import rebuild_directory
 
-    done = asyncio.run(rebuild_directory(root))
+    with progress("writing a new log"):
+        done = asyncio.run(rebuild_directory(root))
     values = {
         "mails": done.mails,
         "finished": done.finished,
