@@ -41,7 +41,8 @@ from postroad.domain.delivery.retries import (
 )
 from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, Responder
-from postroad.errors import EntryEnded, EntryLost, InvalidInput, QueueClosed
+from postroad.domain.queues.documents import Sizes
+from postroad.errors import EntryEnded, EntryLost, InvalidInput, QueueClosed, ServerError
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import (
     DRAIN_TIMEOUT,
@@ -182,6 +183,10 @@ def must_be_recorded(outcomes: Mapping[str, Outcome], ending: ItemEnding) -> boo
     return isinstance(ending, RetryItem | DeferItem)
 
 
+WATCHED_EVERY = timedelta(milliseconds=20)
+"""Interval at which `consume` looks whether anything is due still, where it does not wait for
+mail."""
+
 MAX_CONTENTS = 64 * 2**20
 """Octets of contents that the handlers of one `consume` have in memory."""
 
@@ -199,6 +204,8 @@ class ComposedOperations(Protocol):
     async def enqueue(
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
     ) -> UUID: ...
+
+    async def size(self) -> Sizes: ...
 
     async def enqueue_all(
         self,
@@ -259,6 +266,7 @@ class ComposedOperations(Protocol):
         retry: RetryPlan | None = None,
         timeout: timedelta = HANDLER_TIMEOUT,
         drain: timedelta = DRAIN_TIMEOUT,
+        wait: bool = True,
     ) -> None:
         """See the port."""
         if not callable(handler):
@@ -275,6 +283,7 @@ class ComposedOperations(Protocol):
             is_ending = True
             taking.cancel()
 
+        watching = None if wait else asyncio.create_task(consumption.watch(end))
         try:
             with _at_sigterm(end):
                 try:
@@ -285,6 +294,8 @@ class ComposedOperations(Protocol):
                         raise
         finally:
             taking.cancel()
+            if watching is not None:
+                watching.cancel()
             await consumption.finish(drain)
 
 
@@ -325,6 +336,18 @@ class _Consumption:
                 task = asyncio.create_task(self._handle(item))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+
+    async def watch(self, end: Callable[[], None]) -> None:
+        """Call `end` once nothing is due and no handler has a mail."""
+        while self._tasks or await self._has_due():
+            await self._clock.sleep(WATCHED_EVERY)
+        end()
+
+    async def _has_due(self) -> bool:
+        try:
+            return (await self._queue.size()).due > 0
+        except ServerError:
+            return True  # as consumers wait for servers
 
     async def finish(self, drain: timedelta) -> None:
         """Let the handlers return that have mails; give back the mails of those that do not."""

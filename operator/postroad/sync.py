@@ -9,9 +9,11 @@ import asyncio
 import os
 import re
 import selectors
+import signal
 import smtplib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from email.utils import parseaddr
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -136,6 +138,31 @@ def open_queue(
     return SyncQueue(opening)
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, where the program has no handler for it."""
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
+
+
+@contextmanager
+def _until_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what this does, in the main thread, unless the program handles the signal
+    itself."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    except _Terminated:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class SyncQueue:
     """A queue whose operations return when they are done, with the arguments and errors of those
     of `MailQueue`. Safe in several threads, and in processes that fork. Make it by `open_queue`."""
@@ -167,13 +194,20 @@ class SyncQueue:
         retry: RetryPlan | None = None,
         timeout: timedelta = HANDLER_TIMEOUT,
         drain: timedelta = DRAIN_TIMEOUT,
+        wait: bool = True,
     ) -> None:
         """See `MailQueue.consume`; ends by an exception in this thread, as Ctrl-C makes one."""
-        self.run(
-            lambda queue: queue.consume(
-                handler, concurrency=concurrency, retry=retry, timeout=timeout, drain=drain
+        with _until_sigterm():
+            self.run(
+                lambda queue: queue.consume(
+                    handler,
+                    concurrency=concurrency,
+                    retry=retry,
+                    timeout=timeout,
+                    drain=drain,
+                    wait=wait,
+                )
             )
-        )
 
     def change(self, operation: Operation, selector: Selector) -> int:
         return self.run(lambda queue: queue.change(operation, selector))

@@ -358,6 +358,7 @@ class MailQueue(IntakeQueue, Administration, Protocol):
         retry: RetryPlan | None = None,
         timeout: timedelta = HANDLER_TIMEOUT,
         drain: timedelta = DRAIN_TIMEOUT,
+        wait: bool = True,
     ) -> None:
         """Hand each due mail to a function, and end it by the result, for ever, as the function
         handler of a worker does (docs/programs.md): what it returns or raises is the outcome,
@@ -366,7 +367,8 @@ class MailQueue(IntakeQueue, Administration, Protocol):
 
         After a cancellation, or SIGTERM where the program does not handle it, no mail is begun:
         those that the handlers have may take `drain`, then they are given back. Returns after
-        SIGTERM alone. Raises: InvalidInput, QueueClosed, ConfigurationError."""
+        SIGTERM alone; without `wait`, once nothing is due. Raises: InvalidInput, QueueClosed,
+        ConfigurationError."""
 
     def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         """Yield waiting mails, oldest entry first; delayed, held and leased ones included. Changes

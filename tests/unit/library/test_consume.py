@@ -177,6 +177,26 @@ async def test_sigterm_lets_handlers_return_and_takes_no_more(queue: MailQueue) 
     assert (await queue.size()).dead_letters == 0
 
 
+async def test_without_waiting_it_returns_once_nothing_is_due(queue: MailQueue) -> None:
+    seen: list[bytes] = []
+
+    async def handler(mail: HandedMail) -> None:
+        await asyncio.sleep(0.05)
+        seen.append(mail.content)
+        if mail.content == b"first":
+            await queue.enqueue(Mail(None, ["b@c"], b"by the handler"))
+
+    await queue.enqueue(Mail(None, ["b@c"], b"first"))
+    await queue.enqueue(Mail(None, ["b@c"], b"later"), timedelta(hours=1))
+
+    await queue.consume(handler, wait=False)
+
+    assert seen == [b"first", b"by the handler"]
+    assert (await queue.size()).delayed == 1
+    await queue.consume(handler, wait=False)
+    assert len(seen) == 2, "nothing is due"
+
+
 async def test_what_handlers_do_not_end_in_time_is_given_back(queue: MailQueue) -> None:
     begun = asyncio.Event()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from contextlib import suppress
 from datetime import timedelta
 
 from postroad import HandedMail, Mail, open_queue
@@ -16,14 +17,12 @@ async def main(url: str) -> None:
     async with open_queue(url, create=True) as queue:
         for number in range(50):
             mail, key = Mail(None, ["b@example.net"], b"x" * 1000), str(number)
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(queue.enqueue(mail, key=key), number / 20_000)
-            except TimeoutError:
-                await queue.enqueue(mail, key=key)
-        try:
+            await queue.enqueue(mail, key=key)
+        with suppress(TimeoutError):
             await asyncio.wait_for(queue.consume(slow, drain=timedelta(0)), 0.2)
-        except TimeoutError:
-            print(len(await take(queue)))
+        print(len(await take(queue)))
 
 
 asyncio.run(main(sys.argv[1]))

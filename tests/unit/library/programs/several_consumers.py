@@ -1,25 +1,12 @@
-"""Handlers that run side by side, some of them slow: each mail comes to one of them."""
+"""Handlers that run side by side: each mail comes to one of them, and all are done in the end."""
 
-import asyncio
 import sys
 
-from postroad import HandedMail, Mail, open_queue
-from postroad.testing import join
+from postroad import Mail
+from postroad.sync import open_queue
 
-
-async def handler(mail: HandedMail) -> None:
-    await asyncio.sleep(len(seen) % 5 * 0.005)
-    seen.append(mail.key)
-
-
-async def main(url: str) -> None:
-    async with open_queue(url, create=True) as queue:
-        await queue.enqueue_all([Mail(None, ["b@example.net"], b"x")] * 100)
-        consuming = asyncio.create_task(queue.consume(handler, concurrency=5))
-        await join(queue)
-        consuming.cancel()
+with open_queue(sys.argv[1], create=True) as queue:
+    seen: list[str] = []
+    queue.enqueue_all([Mail(None, ["b@example.net"], b"x")] * 100)
+    queue.consume(lambda mail: seen.append(mail.key), concurrency=5, wait=False)
     print(len(seen), len(set(seen)))
-
-
-seen: list[str] = []
-asyncio.run(main(sys.argv[1]))

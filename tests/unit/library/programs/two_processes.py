@@ -1,26 +1,16 @@
 """Two producers and a consumer, each a process, share a directory."""
 
-import asyncio
 import sys
 from subprocess import Popen
 
-from postroad import Mail, open_queue
+from postroad import Mail
+from postroad.sync import open_queue
 
-
-async def main(url: str, role: str) -> None:
-    async with open_queue(url, create=True) as queue:
-        if role == "producer":
-            await queue.enqueue_all([Mail(None, ["b@example.net"], b"x")] * 200)
-        else:
-            left = iter(range(400))
-            async for item in queue.dequeue(20):
-                await item.done()
-                if next(left) == 399:
-                    break
-
-
-if len(sys.argv) > 2:
-    asyncio.run(main(*sys.argv[1:]))
-else:
-    roles = ("consumer", "producer", "producer")
-    print([each.wait() for each in [Popen([sys.executable, *sys.argv, each]) for each in roles]])
+with open_queue(sys.argv[1], create=True) as queue:
+    if len(sys.argv) > 2:
+        queue.enqueue_all([Mail(None, ["b@example.net"], b"x")] * 200)
+    else:
+        producers, taken = [Popen([sys.executable, *sys.argv, "to"]) for _ in "ab"], set[str]()
+        while any(each.poll() is None for each in producers) or queue.size().size:
+            queue.consume(lambda mail: taken.add(mail.key), wait=False)
+        print(len(taken))

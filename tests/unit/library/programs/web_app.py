@@ -1,6 +1,5 @@
 """A web application queues a welcome mail in a request: once for each address."""
 
-from collections.abc import AsyncIterator
 from email.message import EmailMessage
 
 from aiohttp import web
@@ -14,19 +13,15 @@ async def signup(request: web.Request) -> web.Response:
     email, message = str((await request.post())["email"]), EmailMessage()
     message.set_content("Welcome!")
     try:
-        mail = Mail("bounce@shop.example", [email], message)
-        queued = await request.app[QUEUE].enqueue(mail, key=f"welcome:{email}")
+        queued = await request.app[QUEUE].enqueue(Mail("a@b.example", [email], message), key=email)
     except errors.PostroadError as error:
         return web.Response(status=503 if error.transient else 400, text=str(error))
     return web.Response(text=str(queued))
 
 
-def made(url: str) -> web.Application:
-    async def queue_of(app: web.Application) -> AsyncIterator[None]:
-        async with open_queue(url, create=True) as app[QUEUE]:
-            yield
-
+async def made(url: str) -> web.Application:
     app = web.Application()
-    app.cleanup_ctx.append(queue_of)
+    app[QUEUE] = await open_queue(url, create=True)
+    app.on_cleanup.append(lambda app: app[QUEUE].close())
     app.router.add_post("/signup", signup)
     return app
