@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from google.protobuf.json_format import MessageToJson
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
@@ -30,7 +31,7 @@ class OtlpReceiver:
 
     def __init__(self) -> None:
         self.spans: list[ReceivedSpan] = []
-        self.octets = b""
+        self.text = ""  # all requests as JSON, with ids in base64: octets have each sign by chance
         self._port = 0
         self._runner: web.AppRunner | None = None
 
@@ -57,9 +58,9 @@ class OtlpReceiver:
             await asyncio.sleep(0.05)
 
     async def _take(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        self.octets += body
-        for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+        exported = ExportTraceServiceRequest.FromString(await request.read())
+        self.text += MessageToJson(exported)
+        for of_resource in exported.resource_spans:
             service = _values(of_resource.resource.attributes)["service.name"]
             for each in (span for scope in of_resource.scope_spans for span in scope.spans):
                 self.spans.append(
