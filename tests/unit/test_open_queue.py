@@ -71,3 +71,10 @@ async def test_a_path_that_is_no_directory_is_named(
 
     with pytest.raises(InvalidQueueURL, match=f"{tmp_path}/file is no directory"):
         await open_queue(f"embedded://{tmp_path}/file{below}", create=create)
+
+
+async def test_a_path_that_can_never_be_made_is_no_reason_to_wait() -> None:
+    with pytest.raises(InvalidQueueURL, match="/proc/none cannot be made") as caught:
+        await open_queue("embedded:///proc/none", create=True)
+
+    assert not caught.value.transient

@@ -1,6 +1,7 @@
 """Wires the embedded engine to the machine: its file system, its threads, its clocks."""
 
 import asyncio
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -64,6 +65,25 @@ def _missing(root: Path) -> errors.PostroadError:
     if not (found := _nearest(root)).is_dir():
         return errors.InvalidQueueURL(f"{found} is no directory", hint="name the queue's directory")
     return errors.QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
+
+
+_NEVER = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Reasons that waiting does not mend, such as of a path in `/proc`."""
+
+
+def _make(files: DiskFiles, root: Path) -> None:
+    """Make the directory of a store. Raises: InvalidQueueURL where it can never be made,
+    StoreFailed, StoreFull."""
+    try:
+        files.make_directory(root)
+    except errors.StoreFailed as error:
+        reason = error.__cause__
+        if not isinstance(reason, OSError) or reason.errno not in _NEVER:
+            raise
+        raise errors.InvalidQueueURL(
+            f"{root} cannot be made: {reason.strerror}",
+            hint="name a directory that this user may make",
+        ) from error
 
 
 def _nearest(root: Path) -> Path:
@@ -141,7 +161,7 @@ async def open_directory(
         )
     files = DiskFiles()
     if create and _nearest(root).is_dir():
-        await asyncio.to_thread(files.make_directory, root)
+        await asyncio.to_thread(_make, files, root)
     elif not await asyncio.to_thread(root.is_dir):
         raise _missing(root)
     await asyncio.to_thread(make_private, root)
