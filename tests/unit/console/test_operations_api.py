@@ -226,7 +226,7 @@ async def test_streams_have_a_bound(
     console: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = (await begin(console, "hold", ALL, dryRun=True)).json()
-    monkeypatch.setattr(streams, "MAX_OF_USER", 0)
+    monkeypatch.setattr(streams, "MAX_STREAMS_OF_USER", 0)
 
     answer = await console.client.get(f"{BASE}/operations/{begun['id']}/events")
 
@@ -244,7 +244,7 @@ async def test_streams_that_come_at_once_have_the_bound_of_others(
         return await change(operation, selector)
 
     monkeypatch.setattr(console.queue, "change", waiting)
-    monkeypatch.setattr(streams, "MAX_OF_USER", 3)
+    monkeypatch.setattr(streams, "MAX_STREAMS_OF_USER", 3)
     begun = (await begin(console, "hold", ALL)).json()
     path = f"{BASE}/operations/{begun['id']}/events"
     asked = [asyncio.create_task(console.client.get(path)) for _ in range(10)]

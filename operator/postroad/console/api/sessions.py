@@ -27,7 +27,7 @@ SHORT_LIFETIME = timedelta(hours=1)
 MAX_TOKEN_SESSIONS = 1000
 """Sessions by tokens at a time, of all users."""
 
-MAX_OF_USER = 20
+MAX_SESSIONS_OF_USER = 20
 """Sessions by tokens of one user at a time: more end the oldest of the same user."""
 
 TOKEN_BYTES = 32
@@ -83,7 +83,7 @@ class Sessions:
         self._count += 1
         session = ConsoleSession(f"session-{self._count}", now, now, credential, user)
         own = [key for key, each in self._sessions.items() if user and each.user == user]
-        for key in own[: 1 - MAX_OF_USER]:
+        for key in own[: 1 - MAX_SESSIONS_OF_USER]:
             del self._sessions[key]
         self._sessions[_digest(secret)] = session
         while len(self._sessions) > self._most:

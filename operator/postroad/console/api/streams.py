@@ -18,7 +18,7 @@ from postroad.problems import Problem
 MAX_STREAMS = 256
 """At a time, of all users."""
 
-MAX_OF_USER = 64
+MAX_STREAMS_OF_USER = 64
 
 KEEP_ALIVE_SECONDS = 15.0
 """Time without an event after which a comment shows that the stream is there."""
@@ -32,7 +32,7 @@ class Streams:
 
     def check_room(self, user: str) -> None:
         """Raises: Problem where a user, or all users, have too many."""
-        if self._open.total() >= MAX_STREAMS or self._open[user] >= MAX_OF_USER:
+        if self._open.total() >= MAX_STREAMS or self._open[user] >= MAX_STREAMS_OF_USER:
             raise Problem(429, "too many streams of events are open: close some")
 
     @contextmanager
