@@ -22,6 +22,7 @@ from contract.manageable_mail_queue_contract import (
     HoldContract,
     ManageableMailQueueContract,
 )
+from contract.operation_events_contract import OperationEventsContract
 from contract.outcomes_contract import KeepingHarness, OutcomesContract
 from contract.queue_harness import RealTime
 from postroad import open_queue
@@ -110,6 +111,9 @@ class TestDistributedDelayedMailQueue(DelayedMailQueueContract): ...
 
 
 class TestDistributedDelayedManageableMailQueue(DelayedManageableMailQueueContract): ...
+
+
+class TestDistributedOperationEvents(OperationEventsContract): ...
 
 
 class TestDistributedHold(HoldContract): ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -26,10 +26,13 @@ from contract.manageable_mail_queue_contract import (
     HoldContract,
     ManageableMailQueueContract,
 )
+from contract.operation_events_contract import OperationEventsContract
 from contract.outcomes_contract import KeepingHarness, OutcomesContract
 from contract.queue_harness import Consumer, eventually, names, plain_mail
 from postroad import open_queue
+from postroad.adapters.disk.event_spool import FileEventSpool
 from postroad.adapters.disk.files import DiskFiles
+from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome
 from postroad.embedded.log import lanes
@@ -99,9 +102,26 @@ class EmbeddedHarness:
             opened = Engine(files, layout, options, self.clock, randomness, Inline(), Inline())
             return opened, await open_store(opened)
 
-        handle = EmbeddedQueue(str(root), files, Layout(root, root), self.clock, engine)
+        handle = self._handle(root, engine)
         self._handles.append(handle)
         return await handle.open()
+
+    def _handle(
+        self,
+        root: Path,
+        engine: Callable[[], Awaitable[tuple[Engine, Maintenance]]],
+        receiver: SpoolReceiver | None = None,
+    ) -> EmbeddedQueue:
+        return EmbeddedQueue(
+            str(root),
+            DiskFiles(),
+            Layout(root, root),
+            self.clock,
+            engine,
+            receiver,
+            DirectorySharedState(root / "shared_state", self.clock),
+            event_spool=FileEventSpool(root / "events.sqlite"),
+        )
 
     async def outcome(self, work: asyncio.Future[T], within: timedelta) -> bool:
         """Virtual time passes in steps; in each, sockets get the chance to deliver."""
@@ -142,7 +162,7 @@ class ReceiverHarness(EmbeddedHarness):
         receiver = SpoolReceiver(
             SpoolFiles(files, layout), limits, self.clock, randomness, Inline()
         )
-        handle = EmbeddedQueue(str(root), files, layout, self.clock, _never, receiver)
+        handle = self._handle(root, _never, receiver)
         self._handles.append(handle)
         return await handle.open()
 
@@ -190,6 +210,10 @@ class TestOutcomes(OutcomesContract):
 
 class TestKeyedEnqueue(KeyedEnqueueContract):
     """Over a directory."""
+
+
+class TestOperationEvents(OperationEventsContract):
+    """Over the embedded engine."""
 
 
 class TestDelayedManageable(DelayedManageableMailQueueContract):

@@ -1,4 +1,4 @@
-"""The contract of where events wait, over a directory and RabbitMQ."""
+"""The contract of where events wait, in memory, over a directory and RabbitMQ."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 
 import servers
-from postroad.adapters.disk import event_spool
 from postroad.adapters.disk.event_spool import FileEventSpool
-from postroad.adapters.rabbitmq import event_queues
+from postroad.adapters.memory.event_spool import MemoryEventSpool, MemoryStreams
+from postroad.adapters.memory.steps import ProcessSteps
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.adapters.rabbitmq.event_queues import RabbitMQEventSpool
 from postroad.domain.delivery.events import StreamEvent
@@ -100,18 +100,15 @@ class EventSpoolContract:
 
         assert await waiting == bodies([0])
 
-    async def test_a_stream_is_full_beyond_so_many_events(
-        self, opened: Open, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for module in (event_spool, event_queues):
-            monkeypatch.setattr(module, "MAX_WAITING", 3)
+    async def test_a_stream_is_full_beyond_so_many_events(self, opened: Open) -> None:
         spool = opened()
+        assert not await spool.is_beyond("crm", 0)
         await spool.append(events("crm", 0, 1, 2))
-        assert not await spool.is_full("crm")
+        assert not await spool.is_beyond("crm", 3)
 
         await spool.append(events("crm", 3))
         async with asyncio.timeout(60):  # RabbitMQ counts a little later
-            while not await spool.is_full("crm"):
+            while not await spool.is_beyond("crm", 3):
                 await asyncio.sleep(0.05)
 
     async def test_processes_that_append_at_once_lose_nothing(self, opened: Open) -> None:
@@ -154,6 +151,15 @@ class TestFileEventSpool(EventSpoolContract):
 
         assert isinstance(found, sqlite3.Connection)
         assert found.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+class TestMemoryEventSpool(EventSpoolContract):
+    """In memory."""
+
+    @pytest.fixture
+    def opened(self) -> Open:
+        streams = MemoryStreams()
+        return lambda: MemoryEventSpool(streams, ProcessSteps())
 
 
 @pytest.mark.needs("rabbitmq")

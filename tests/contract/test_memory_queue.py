@@ -21,6 +21,7 @@ from contract.manageable_mail_queue_contract import (
     HoldContract,
     ManageableMailQueueContract,
 )
+from contract.operation_events_contract import OperationEventsContract
 from contract.outcomes_contract import KeepingHarness, OutcomesContract
 from contract.queue_harness import VirtualTime, names, plain_mail
 from postroad import open_queue
@@ -64,6 +65,7 @@ class MemoryHarness(VirtualTime):
             configuration=FixedConfiguration(CONFIGURATION),
             clock=self.clock,
             randomness=SeededRandomness(len(self._handles)),
+            event_spool=servers.event_spool(queue),
         )
         handle = await DistributedQueue.open(parts, create_missing=True)
         self._handles.append(handle)
@@ -114,6 +116,10 @@ class TestOutcomes(OutcomesContract):
 
 
 class TestKeyedEnqueue(KeyedEnqueueContract):
+    """Over memory."""
+
+
+class TestOperationEvents(OperationEventsContract):
     """Over memory."""
 
 

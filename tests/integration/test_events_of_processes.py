@@ -102,7 +102,7 @@ async def an_mta(
 def refusing(verb: str, argument: str) -> str | None:
     if verb == "RCPT" and "no@" in argument:
         return "550 5.1.1 no such user"
-    if verb == "RCPT" and "later@" in argument:
+    if verb == "RCPT" and "later" in argument:
         return "451 4.7.1 greylisted"
     return None
 
@@ -147,6 +147,28 @@ async def test_what_becomes_of_mail_arrives_as_signed_events(kind: str, tmp_path
     assert (line["type"], line["data"]["domain"]) == ("Failed", "dest.example")
     assert "recipient" not in line["data"]
     assert not Path(f"{audit}.other").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_commands_hold_and_remove_arrives_as_events(kind: str, tmp_path: Path) -> None:
+    async with a_queue(kind, tmp_path) as url, EventReceiver() as receiver, Sink(refusing) as sink:
+        streams = [webhook(receiver, addresses="Plain", kinds=["Deferred", "Held", "Removed"])]
+        program, port = await an_mta(tmp_path, url, sink, streams)
+        try:
+            await asyncio.to_thread(send, port, ["later1", "later2"])
+            await receiver.until(lambda: receiver.kinds().count("Deferred") >= 2)
+            for command in ("hold", "remove"):
+                words = (command, "--queue", url, "--recipient", "later1@dest.example")
+                assert await (await Program.start(tmp_path, *words)).stop_by_itself() == 0
+            await receiver.until(lambda: "Removed" in receiver.kinds())
+        finally:
+            assert await program.stop() == 0
+
+    found = [each for each in receiver.events if each["type"] != "Deferred"]
+    assert [(each["type"], each["data"]["recipient"]) for each in found] == [
+        ("Held", "later1@dest.example"),
+        ("Removed", "later1@dest.example"),
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -158,6 +158,7 @@ class InMemoryCluster(VirtualTime):
             randomness=SeededRandomness(self._seed * 1000 + len(self.processes)),
             timing=self._timing,
             row_lifetime=self._row_lifetime,
+            event_spool=servers.event_spool(NAME),
         )
         queue = await DistributedQueue.open(parts, create_missing=True)
         self.processes.append(Process(queue, faults, clock))

@@ -54,7 +54,7 @@ class EventStream(DeliverySection):
         | None
     ) = None
     """Types of the events that the stream gets: Accepted, Delivered, Deferred, Failed, Suppressed,
-    Bounced, Complained. Absent: all."""
+    Bounced, Complained, Held, Removed. Absent: all."""
 
     tenants: Annotated[tuple[TenantName, ...], Field(min_length=1, max_length=1000)] | None = None
     """Events about mail of these tenants. Absent: of all."""

@@ -26,6 +26,7 @@ from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import PostroadError, QueueClosed, StoreUnavailable
+from postroad.event_log.operations import OperationEvents, operation_events_of
 from postroad.handling import ComposedOperations
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import SharedState, SuppressionList
@@ -161,7 +162,7 @@ class EmbeddedQueue(ComposedOperations, Administration):
         except BaseException:
             lock.release()
             raise
-        queue = OwnedQueue(self._name, engine, maintenance)
+        queue = OwnedQueue(self._name, engine, maintenance, self._find_events)
         server = Server(queue)
         owner = _OwnerRole(queue, server, lock)
         try:
@@ -173,6 +174,12 @@ class EmbeddedQueue(ComposedOperations, Administration):
             await owner.close()
             raise
         return owner
+
+    async def _find_events(self, operation: Operation) -> OperationEvents | None:
+        if self.shared_state is None:
+            return None
+        asked = (self.shared_state, self.event_spool, self._clock)
+        return await operation_events_of(operation, self._name, *asked)
 
     async def _ask(
         self, question: Callable[[OwnedQueue | RemoteQueue], Awaitable[T]], *, again: bool = True

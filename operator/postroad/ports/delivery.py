@@ -215,6 +215,9 @@ class Topic(StrEnum):
     FLUSHED = "flushed"
     """By worker and site: it tries the site now, and the domains that it knows of it."""
 
+    STREAMS = "streams"
+    """By stream of events: which it gets, for those who change waiting mails."""
+
 
 class SharedState(Protocol):
     """Small entries. The last one under a name counts; one that is published is seen by the

@@ -65,8 +65,8 @@ class EventSpool(Protocol):
         """Return what sends to an exchange of the broker that keeps the events. No I/O. Raises:
         InvalidSettings where no broker does."""
 
-    async def is_full(self, stream: str) -> bool:
-        """Return whether a stream has more events than are to be kept: the oldest are to go."""
+    async def is_beyond(self, stream: str, most: int) -> bool:
+        """Return whether more than so many events of a stream wait."""
 
 
 MAX_BATCH, MAX_AT_ONCE = 64, 16

@@ -98,8 +98,8 @@ class Servers(Protocol):
     def blobs(self, bucket: str) -> Blobs:
         """Return the objects of a bucket. No I/O."""
 
-    def event_spool(self, queue: QueueName) -> EventSpool | None:
-        """Return where events of a queue wait to be sent; None: there is no place. No I/O."""
+    def event_spool(self, queue: QueueName) -> EventSpool:
+        """Return where events of a queue wait to be sent. No I/O."""
 
     async def declare_streams(self, queue: QueueName, streams: Collection[str]) -> None:
         """Make where events of these streams wait. Raises: ServerError."""

@@ -16,6 +16,7 @@ from postroad.errors import PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.events import (
     MAX_AT_ONCE,
+    MAX_WAITING,
     EventSink,
     EventSpool,
     SinkReply,
@@ -125,7 +126,7 @@ class EventSender:
         """Look whether the stream is full, when it is time; again at once where it was."""
         if not self._is_to_look:
             return False
-        is_full = await self._spool.is_full(self._stream)
+        is_full = await self._spool.is_beyond(self._stream, MAX_WAITING)
         self._look_at = self._clock.elapsed() + (timedelta(0) if is_full else LOOK)
         return is_full
 

@@ -4,16 +4,19 @@ the file of delivery changes while the process runs."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from postroad import HandedMail, Mail, Outcome, open_queue
-from postroad.bootstrap import suppression_list_of
+from postroad.bootstrap import shared_state_of, suppression_list_of
 from postroad.cli.processes.delivering import deliver, target_and_file
 from postroad.cli.processes.long_running import Process
 from postroad.domain.delivery.suppressed import by_administrator
+from postroad.domain.queues.selection import Selector
+from postroad.ports.delivery import Topic
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.settings.delivery import Worker, WorkerFunction
@@ -64,6 +67,40 @@ async def delivered(queue: MailQueue, *recipients: str) -> list[str]:
 
 async def suppressed(queue: MailQueue) -> set[str]:
     return {each.name async for each in suppression_list_of(queue).entries("")}
+
+
+async def test_streams_are_published_for_those_who_change_mails_and_withdrawn_with_the_file(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "delivery.yaml"
+    audit, held = (f"{{name: {name}, file: {tmp_path / name}" for name in ("audit", "held"))
+    file.write_text(f"events: [{audit}}}, {held}, kinds: [Held]}}]\n")
+    async with a_worker(file) as (process, queue):
+        while set(await streams(queue)) != {"audit", "held"}:
+            await asyncio.sleep(0.002)
+        await queue.enqueue(Mail("a@x.example", ["b@x.example"], b"x"), timedelta(hours=1))
+        await queue.hold(Selector.all())
+        await queue.remove(Selector.all())
+        async with asyncio.timeout(60):
+            while not (tmp_path / "held").exists() or "Removed" not in written(tmp_path / "audit"):
+                await asyncio.sleep(0.002)
+        assert written(tmp_path / "audit") == ["Held", "Removed"]
+        assert written(tmp_path / "held") == ["Held"]
+
+        file.write_text("limits: []\n")
+        process.look()
+        async with asyncio.timeout(60):
+            while await streams(queue):
+                await asyncio.sleep(0.002)
+
+
+async def streams(queue: MailQueue) -> Mapping[str, str]:
+    return await shared_state_of(queue).published(Topic.STREAMS)
+
+
+def written(file: Path) -> list[str]:
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [json.loads(each)["type"] for each in lines]
 
 
 async def test_the_list_of_the_queue_is_used_as_the_file_of_delivery_has_it(tmp_path: Path) -> None:

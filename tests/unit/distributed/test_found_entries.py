@@ -3,17 +3,20 @@ rows and marks as they are then."""
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
 from postroad.distributed.administration.administration import EntryChange
 from postroad.distributed.dequeue.items import BYTES_MISSING
+from postroad.domain.delivery.events import EventRule
 from postroad.domain.queues.entries import EntryKey, slice_of
 from postroad.domain.queues.names import key_of_bytes
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import InvalidInput
+from postroad.ports.delivery import Topic
 from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
@@ -53,6 +56,29 @@ async def test_a_change_of_one_entry_twice_changes_once(
     assert await process.queue.change_found(EntryChange.RELEASE, keys, ALL) == 1
     with pytest.raises(InvalidInput):
         await process.queue.change_found(EntryChange.HOLD, keys, Selector())
+
+
+async def test_what_is_changed_has_events_of_the_entries_it_waits_under(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    queue = process.queue
+    await queue.shared_state.publish(Topic.STREAMS, "crm", EventRule("crm").text(), HOUR)
+    await cluster.enqueue(process, "one", "two")
+    keys = await keys_of(process)
+    await queue.hold(Selector(name="one"))
+    (held,) = [each async for each in queue.browse(Selector(name="one"))]
+
+    assert await queue.change_found(EntryChange.HOLD, keys, ALL) == 1
+    assert await queue.change_found(EntryChange.REMOVE, keys, Selector(name="one")) == 1
+    assert await queue.change_found(EntryChange.REMOVE, keys, Selector(name="one")) == 0
+
+    kept = [json.loads(each) for each in cluster.world.events(str(NAME)).waiting["crm"].values()]
+    assert [(each["type"], each["data"]["name"]) for each in kept] == [
+        ("Held", "one"),
+        ("Held", "two"),
+        ("Removed", "one"),
+    ]
+    assert kept[2]["data"]["enqueue_id"] == str(held.enqueue_id)
 
 
 async def test_a_delayed_mail_gets_another_message_and_a_held_one_none(

@@ -20,8 +20,17 @@ from postroad.domain.delivery.events import (
     attempt_events,
 )
 from postroad.domain.delivery.suppressed import SuppressedBy, suppressed
-from postroad.domain.mail.mail import EVENT_KEY, TENANT, Envelope, Origin, Outcome, Responder
+from postroad.domain.mail.mail import (
+    EVENT_KEY,
+    QUARANTINE,
+    TENANT,
+    Envelope,
+    Origin,
+    Outcome,
+    Responder,
+)
 from postroad.domain.smtp.bounces import bounce_of
+from postroad.errors import InvalidInput
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 ENVELOPE = Envelope(
@@ -227,6 +236,40 @@ def test_the_key_of_a_mail_hides_its_recipient_in_ids_and_stays_the_same() -> No
     assert len({*ids(envelope), *ids(other), *ids(ENVELOPE)}) == 6
     bodies = [body for *_, body in attempt_events([ALL], ATTEMPTED, envelope, {"b@x.example": YES})]
     assert all(b"c0ffee" not in each for each in bodies)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ALL,
+        EventRule("all", frozenset(EventKind), frozenset({"acme"}), frozenset({"x.example"})),
+        EventRule("all", frozenset({EventKind.HELD}), addresses=EventAddresses.HASHED),
+        EventRule("all", frozenset()),
+    ],
+)
+def test_a_rule_reads_what_it_wrote(rule: EventRule) -> None:
+    assert EventRule.of("all", rule.text()) == rule
+
+
+def test_a_rule_takes_no_kind_that_only_a_later_release_knows() -> None:
+    later = json.dumps({**json.loads(ALL.text()), "kinds": ["opened", "held"]})
+
+    assert EventRule.of("all", later).kinds == frozenset({EventKind.HELD})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kinds": 1}', ALL.text().replace("none", "x")])
+def test_what_is_no_rule_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        EventRule.of("all", text)
+
+
+def test_a_mail_in_quarantine_is_accepted_and_held() -> None:
+    quarantined = replace(ENVELOPE, attributes={QUARANTINE: "virus: EICAR"})
+    accepted = AcceptedMail("mail.out", UUID(int=1), quarantined, 700, NOON, None)
+    events = [(each, json.loads(body)) for _, each, body in accepted_events([ALL], accepted)]
+
+    assert [event["type"] for _, event in events] == ["Accepted", "Accepted", "Held", "Held"]
+    assert len({each for each, _ in events}) == 4
 
 
 def test_a_mail_that_was_accepted_has_an_event_for_each_recipient() -> None:

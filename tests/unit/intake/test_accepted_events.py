@@ -15,13 +15,13 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
-from postroad.bootstrap import events as events_module
-from postroad.bootstrap.events import SpooledEvents
 from postroad.domain.delivery.attempts import Attempted
 from postroad.domain.delivery.events import AcceptedMail, EventAddresses, EventRule, StreamEvent
 from postroad.domain.mail.mail import EVENT_KEY, Envelope, Origin, Outcome
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import BrokerUnavailable, StoreFull
+from postroad.event_log import spooled as events_module
+from postroad.event_log.spooled import SpooledEvents
 from postroad.intake.clients import Rights
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer

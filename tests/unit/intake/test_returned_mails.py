@@ -14,7 +14,6 @@ from prometheus_client import REGISTRY
 from postroad.adapters.clocks import SystemRandomness
 from postroad.adapters.memory.steps import ProcessSteps
 from postroad.adapters.memory.tables import MemorySuppressionList
-from postroad.bootstrap.events import SpooledEvents
 from postroad.domain.delivery.events import EventAddresses, EventKind, EventRule, StreamEvent
 from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressionRules, compared
 from postroad.domain.mail.mail import Origin
@@ -22,6 +21,7 @@ from postroad.domain.mail.return_paths import MAX_AGE, ReturnPaths
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import BrokerUnavailable, ViewUnavailable
+from postroad.event_log.spooled import SpooledEvents
 from postroad.intake.clients import Rights
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from postroad.bootstrap.events import SpooledEvents
 from postroad.domain.delivery.attempts import Attempted, AttemptOutcomes
 from postroad.domain.delivery.events import EventRule, StreamEvent
 from postroad.domain.delivery.retries import Endings, ItemEnding, RetryPlan, decide
@@ -32,6 +31,7 @@ from postroad.errors import (
     StoreUnavailable,
     StreamRefused,
 )
+from postroad.event_log.spooled import SpooledEvents
 from postroad.ports.delivery import AttemptLog
 from postroad.ports.events import EventLog, EventSpool
 from postroad.ports.mail_queue import Item

@@ -61,7 +61,7 @@ class ListSpool:
     def exchange(self, name: str) -> EventSink:
         raise NotImplementedError
 
-    async def is_full(self, stream: str) -> bool:
+    async def is_beyond(self, stream: str, most: int) -> bool:
         return len(self.left) > self.most
 
 

@@ -20,7 +20,6 @@ from postroad.domain.delivery.events import StreamEvent
 from postroad.errors import InvalidSettings, PostroadError, StoreFailed, StoreFull
 from postroad.ports.events import (
     MAX_BATCH,
-    MAX_WAITING,
     EventSink,
     SinkReply,
     SinkVerdict,
@@ -106,8 +105,8 @@ class FileEventSpool:
             "a queue in a directory has no RabbitMQ", hint="give webhook or file in place of amqp"
         )
 
-    async def is_full(self, stream: str) -> bool:
-        return bool(await self._thread.run(self._read, _BEYOND, stream, MAX_WAITING))
+    async def is_beyond(self, stream: str, most: int) -> bool:
+        return bool(await self._thread.run(self._read, _BEYOND, stream, most))
 
     def _change(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
         def step(opened: sqlite3.Connection) -> None:

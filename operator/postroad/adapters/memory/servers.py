@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from postroad.adapters.memory.blobs import Bucket, MemoryBlobs
 from postroad.adapters.memory.broker import BrokerQueues, MemoryBroker, MemoryClaimRecord
+from postroad.adapters.memory.event_spool import MemoryEventSpool, MemoryStreams
 from postroad.adapters.memory.steps import ProcessSteps, step
 from postroad.adapters.memory.tables import Tables
 from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Schema
@@ -121,6 +122,7 @@ class MemoryWorld:
         self._tables: dict[str, Tables] = {}
         self._records: dict[str, Records] = {}
         self._buckets: dict[str, Bucket] = {}
+        self._events: dict[str, MemoryStreams] = {}
 
     def other_keyspace(self) -> MemoryWorld:
         """Return a world with the same broker and the same buckets."""
@@ -143,6 +145,9 @@ class MemoryWorld:
 
     def records(self, queue: str) -> Records:
         return self._records.setdefault(queue, Records())
+
+    def events(self, queue: str) -> MemoryStreams:
+        return self._events.setdefault(queue, MemoryStreams())
 
     def bucket(self, name: str) -> Bucket:
         return self._buckets.setdefault(name, Bucket())
@@ -183,8 +188,8 @@ class MemoryServers:
     def blobs(self, bucket: str) -> MemoryBlobs:
         return MemoryBlobs(self.world.bucket(bucket), self.steps)
 
-    def event_spool(self, queue: QueueName) -> None:
-        """Nothing is kept in memory for programs outside."""
+    def event_spool(self, queue: QueueName) -> MemoryEventSpool:
+        return MemoryEventSpool(self.world.events(str(queue)), self.steps)
 
     async def declare_streams(self, queue: QueueName, streams: Collection[str]) -> None:
         self.world.streams[str(queue)] = set(streams)

@@ -20,7 +20,7 @@ from postroad.adapters.rabbitmq.publisher import Publisher
 from postroad.domain.delivery.events import StreamEvent
 from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerRefused, ServerError, StreamRefused, Unroutable
-from postroad.ports.events import MAX_BATCH, MAX_WAITING, SinkReply, SinkVerdict, WaitingEvent
+from postroad.ports.events import MAX_BATCH, SinkReply, SinkVerdict, WaitingEvent
 
 UNUSED = timedelta(days=14)
 MAX_QUEUE_BYTES = 512 * 2**20
@@ -82,9 +82,12 @@ class RabbitMQEventSpool:
     def exchange(self, name: str) -> EventExchange:
         return EventExchange(Publisher(self._vhost.publishing), name, self._queue)
 
-    async def is_full(self, stream: str) -> bool:
-        (found,) = await self._vhost.administer(topology.count, self._topology(stream))
-        return found.ready > MAX_WAITING
+    async def is_beyond(self, stream: str, most: int) -> bool:
+        try:
+            (found,) = await self._vhost.administer(topology.count, self._topology(stream))
+        except Unroutable:  # its first event declares it
+            return False
+        return found.ready > most
 
     def _topology(self, stream: str) -> topology.Topology:
         queue = topology.DeclaredQueue(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
-from postroad.bootstrap.events import SpooledEvents, event_spool_of, open_sink
+from postroad.bootstrap import shared_state_of
+from postroad.bootstrap.events import event_spool_of, open_sink
 from postroad.bootstrap.followed_file import FollowedFile
 from postroad.cli.processes.long_running import Process, following
 from postroad.delivery_settings.delivery import DeliverySettings
@@ -18,14 +20,23 @@ from postroad.delivery_settings.files import read_delivery
 from postroad.domain.delivery.events import EventRule
 from postroad.domain.smtp.bounces import use_rules
 from postroad.errors import PostroadError
+from postroad.event_log.spooled import SpooledEvents
+from postroad.ports.delivery import SharedState, Topic
 from postroad.ports.events import EventSink, EventSpool
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.telemetry.metrics import DELIVERY_READS, DELIVERY_REFUSED
 from postroad.worker.event_sender import EventSender
+from postroad.worker.sites.control import SharedStateUse
 
 MAX_LAST_FLUSH = 5.0
 """Seconds, at the end of a process."""
+
+PUBLISHED_FOR = timedelta(days=14)
+"""A queue without a worker keeps its events for so long, too."""
+
+PUBLISH_EVERY, PUBLISH_AGAIN = 3600.0, 10.0
+"""Seconds; the second after a failure."""
 
 
 def rules_of(streams: Sequence[EventStream]) -> tuple[EventRule, ...]:
@@ -74,6 +85,41 @@ class EventSenders:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
 
+class PublishedStreams:
+    """The streams on the shared state: who changes waiting mails makes their events by them."""
+
+    def __init__(self, shared_state: SharedState) -> None:
+        self._shared_state = shared_state
+        self._rules: Sequence[EventRule] = ()
+        self._use = SharedStateUse()
+        self._changed = asyncio.Event()
+
+    def use(self, rules: Sequence[EventRule]) -> None:
+        self._rules = rules
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Publish them until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            pause: float | None = PUBLISH_AGAIN
+            with self._use.unless_away():
+                await self._publish()
+                pause = PUBLISH_EVERY if self._rules else None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+            self._changed.set()
+
+    async def _publish(self) -> None:
+        rules = {each.name: each.text() for each in self._rules}
+        for gone in (await self._shared_state.published(Topic.STREAMS)).keys() - rules.keys():
+            await self._shared_state.take_down(Topic.STREAMS, gone)
+        for name, text in rules.items():
+            await self._shared_state.publish(Topic.STREAMS, name, text, PUBLISHED_FOR)
+
+
 @asynccontextmanager
 async def sending(
     this: Process, settings: Settings, file: Path | None, streams: Sequence[EventStream]
@@ -82,16 +128,21 @@ async def sending(
     Raises: InvalidSettings."""
     folder = Path() if file is None else file.parent
     senders = EventSenders(this, partial(open_sink, folder=folder, ca_file=settings.ca_file))
+    published = PublishedStreams(shared_state_of(this.queue))
 
     def use(streams: Sequence[EventStream]) -> None:
         senders.use(streams)
+        published.use(rules_of(streams))
         if this.events is not None:
             this.events.rules = rules_of(streams)
 
-    senders.use(streams)
+    use(streams)
+    publishing = asyncio.create_task(published.run(), name="streams on the shared state")
     try:
         yield use
     finally:
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
         await senders.close()
         if this.events is not None:
             with suppress(TimeoutError, PostroadError):

@@ -20,11 +20,11 @@ from typing import Any
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import open_inherited, open_queue
-from postroad.bootstrap.events import SpooledEvents
 from postroad.bootstrap.followed_file import FileContent, FollowedFile
 from postroad.cli.processes.event_loop import run_long
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.errors import InvalidSettings, PostroadError
+from postroad.event_log.spooled import SpooledEvents
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings

@@ -19,9 +19,10 @@ from postroad.distributed.administration.remove import remove, remove_entry
 from postroad.distributed.administration.requeue import requeue_dead_letter
 from postroad.distributed.dequeue.items import BYTES_MISSING
 from postroad.distributed.engine.engine import Engine
-from postroad.distributed.engine.timing import TRIES, count, each_of, on_change, persist
+from postroad.distributed.engine.timing import TRIES, count, each_of, on_change, persist, results
 from postroad.distributed.entries import dead_letters, replacement
-from postroad.distributed.reading.browse import WaitingMail, waiting
+from postroad.distributed.reading.browse import WaitingMail, as_it_waits, waiting
+from postroad.domain.delivery.events import ChangedMail
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import Change, EndingKind, Entry, EntryKey, Mark
 from postroad.domain.queues.selection import Selector
@@ -112,18 +113,33 @@ async def given_up(engine: Engine, entry: Entry, reason: str) -> Mark | None:
     return standing
 
 
-async def change_waiting(step: EntryStep, engine: Engine, selector: Selector) -> int:
-    """Change the selected mails that wait; return how many. Raises: InvalidInput, ViewError,
-    BrokerError, ClockSkew, ConfigurationStale."""
+async def change_waiting(
+    step: EntryStep, engine: Engine, selector: Selector, operation: str = ""
+) -> int:
+    """Change the selected mails that wait; return how many. `operation`: by which events are made.
+    Raises: InvalidInput, ViewError, BrokerError, ClockSkew, ConfigurationStale."""
     selector.require_purpose()
     engine.check_open()
     began = await engine.limits_cache.begin()
 
     async def one(each: WaitingMail) -> bool:
-        is_meant = each.entry.accepted_at <= began.latest
-        return is_meant and await change_entry(engine, each.row, step, began.at)
+        return await change_entry(engine, each.row, step, began.at)
 
-    return await count(waiting(engine, began, selector), one)
+    found = (
+        each
+        async for each in waiting(engine, began, selector)
+        if each.entry.accepted_at <= began.latest
+    )
+    if (events := await engine.events(operation)) is not None:
+        found = events.over(found, partial(_to_change, operation))
+    return await count(found, one)
+
+
+def _to_change(operation: str, waiting: WaitingMail | None) -> ChangedMail | None:
+    """Return what events say of a mail; None: the operation will not change it."""
+    if waiting is None or (operation == Operation.HOLD and waiting.entry.held):
+        return None
+    return waiting.to_change()
 
 
 async def change_entry(engine: Engine, entry: Entry, step: EntryStep, now: datetime) -> bool:
@@ -163,9 +179,9 @@ async def change_dead_letters(step: DeadLetterStep, engine: Engine, selector: Se
 OPERATIONS: Mapping[Operation, Callable[[Engine, Selector], Awaitable[int]]] = {
     Operation.REMOVE: remove,
     Operation.FLUSH: partial(change_waiting, replacing(flushed)),
-    Operation.HOLD: partial(change_waiting, replacing(held)),
+    Operation.HOLD: partial(change_waiting, replacing(held), operation=Operation.HOLD),
     Operation.RELEASE: partial(change_waiting, replacing(released)),
-    Operation.EXPIRE: partial(change_waiting, expired),
+    Operation.EXPIRE: partial(change_waiting, expired, operation=Operation.EXPIRE),
     Operation.REQUEUE: partial(change_dead_letters, requeue_dead_letter),
     Operation.DISCARD: partial(change_dead_letters, discard_dead_letter),
 }
@@ -195,13 +211,25 @@ async def change_found(
     await engine.limits_cache.refresh()
     began, step = engine.limits_cache.now(), _STEPS[change]
 
-    async def one(key: EntryKey) -> bool:
+    events = await engine.events(change)
+
+    async def find(key: EntryKey) -> _Found:
         row = await engine.view.row(key)
         if not isinstance(row, Entry) or not selector.matches(row, began):
-            return False
-        return await change_entry(engine, row, step, began)
+            return None, None
+        return row, None if events is None else await as_it_waits(engine, row)
 
-    return await count(each_of(keys), one)
+    async def one(each: _Found) -> bool:
+        return each[0] is not None and await change_entry(engine, each[0], step, began)
+
+    found = results(each_of(keys), find)
+    if events is not None:
+        found = events.over(found, lambda each: _to_change(change, each[1]))
+    return await count(found, one)
+
+
+_Found = tuple[Entry | None, WaitingMail | None]
+"""An entry, and how its mail waits now, where events are made of it."""
 
 
 async def _removed(engine: Engine, entry: Entry, now: datetime) -> Mark | None:

@@ -20,6 +20,8 @@ from postroad.distributed.reading.browse import WaitingMail, waiting
 from postroad.domain.queues import entries
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ViewUnavailable
+from postroad.event_log.operations import OperationEvents
+from postroad.ports.mail_queue import Operation
 
 TOGETHER = 100
 """Mails of one partition that one lightweight transaction ends."""
@@ -63,11 +65,17 @@ async def remove(engine: Engine, selector: Selector) -> int:
     selector.require_purpose()
     engine.check_open()
     began = await engine.limits_cache.begin()
-    return await remove_after(engine, began, None, selector, began.latest)
+    events = await engine.events(Operation.REMOVE)
+    return await remove_after(engine, began, None, selector, began.latest, events)
 
 
 async def remove_after(
-    engine: Engine, began: Beginning, after: UUID | None, selector: Selector, accepted_by: datetime
+    engine: Engine,
+    began: Beginning,
+    after: UUID | None,
+    selector: Selector,
+    accepted_by: datetime,
+    events: OperationEvents | None = None,
 ) -> int:
     """Remove the selected mails with an entry after an id that wait when an operation begins, if
     they were accepted by a moment; return how many. Raises: ViewError."""
@@ -85,6 +93,8 @@ async def remove_after(
         async for each in waiting(engine, began, selector, after, aside)
         if each.entry.accepted_at <= accepted_by
     )
+    if events is not None:
+        found = events.over(found, WaitingMail.to_change)
     # Concurrent transactions on one partition would only fail each other.
     locks: defaultdict[entries.Partition, asyncio.Lock] = defaultdict(asyncio.Lock)
 

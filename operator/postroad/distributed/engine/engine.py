@@ -15,6 +15,7 @@ from postroad.domain.queues.names import QueueName
 from postroad.domain.values.identifiers import Identifiers, moment_of
 from postroad.domain.values.instants import moment_after
 from postroad.errors import ClockSkew, ConfigurationStale, QueueClosed
+from postroad.event_log.operations import OperationEvents, operation_events_of
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
 from postroad.ports.clock import Clock, Randomness
@@ -91,6 +92,12 @@ class Engine:
         self.closed = False
         self._background: set[asyncio.Task[Any]] = set()
         self._until_closed: set[asyncio.Task[Any]] = set()
+
+    async def events(self, operation: str) -> OperationEvents | None:
+        """Return what makes the events of an operation on waiting mails, if a stream gets them.
+        Raises: ServerError."""
+        asked = (self.view.shared_state, self.event_spool, self.clock)
+        return await operation_events_of(operation, str(self.name), *asked)
 
     def check_open(self) -> None:
         """Raises: QueueClosed."""

@@ -10,7 +10,7 @@ import asyncio
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import attrgetter
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from postroad.distributed.engine.limits_cache import Beginning
 from postroad.distributed.entries.dead_letters import SetAside, month_of, view_of
 from postroad.distributed.entries.live_slices import live_slices, with_marks
 from postroad.distributed.entries.replacement import replacement_of
+from postroad.domain.delivery.events import ChangedMail
 from postroad.domain.queues import entries
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
@@ -39,6 +40,11 @@ class WaitingMail:
     entry: entries.Entry
     mark: entries.Mark | None
     place: UUID | None = None
+
+    def to_change(self) -> ChangedMail:
+        """Return what events say of the mail."""
+        entry = self.entry
+        return ChangedMail(entry.enqueue_id, entry.mail_id, entry.envelope, entry.size_bytes)
 
 
 async def waiting(
@@ -201,6 +207,17 @@ async def joined(
             heapq.heappop(heads)
         else:
             heapq.heapreplace(heads, (following[0].enqueue_id.int, number, following))
+
+
+async def as_it_waits(engine: Engine, row: entries.Entry) -> WaitingMail | None:
+    """Return how the mail of a row waits, perhaps under a successor; None: it does not."""
+    mark, always = await engine.view.mark(row.key), datetime.min.replace(tzinfo=UTC)
+    if mark is not None and mark.is_unknown:
+        return None
+    try:
+        return await _follow(engine, row, mark, always, _Ahead(row.accepted_at))
+    except InvalidInput:  # the mark's change makes no valid envelope
+        return None
 
 
 async def _follow(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 from uuid import UUID, uuid5
 
 from postroad.domain.delivery.attempts import Attempted, logged, to_document
@@ -35,6 +35,16 @@ class EventKind(StrEnum):
     SUPPRESSED = "suppressed"
     BOUNCED = "bounced"
     COMPLAINED = "complained"
+    HELD = "held"
+    REMOVED = "removed"
+
+
+CHANGES: Mapping[str, EventKind] = {
+    "hold": EventKind.HELD,
+    "remove": EventKind.REMOVED,
+    "expire": EventKind.FAILED,
+}
+"""Events of what administrators do to waiting mails, by the names of their operations."""
 
 
 class EventAddresses(StrEnum):
@@ -63,6 +73,28 @@ class EventRule:
             and (self.domains is None or _ascii(domain) in self.domains)
         )
 
+    def text(self) -> str:
+        """Return which events it gets, for other processes."""
+        sets = {"kinds": self.kinds, "tenants": self.tenants, "domains": self.domains}
+        found = {key: None if each is None else sorted(each) for key, each in sets.items()}
+        return json.dumps({**found, "addresses": self.addresses})
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Self:
+        """Return the rule that `text` said; kinds of a later release are passed over. Raises:
+        InvalidInput."""
+        try:
+            read = json.loads(text)
+            known = frozenset(EventKind)
+            kinds, tenants, domains = (
+                None if read[key] is None else frozenset(map(str, read[key]))
+                for key in ("kinds", "tenants", "domains")
+            )
+            taken = None if kinds is None else frozenset(each for each in known if each in kinds)
+            return cls(name, taken, tenants, domains, EventAddresses(read["addresses"]))
+        except (ValueError, LookupError, TypeError) as error:
+            raise InvalidInput(f"no stream of events: {error}") from error
+
 
 StreamEvent = tuple[str, UUID, bytes]
 """The name of the stream, the id of the event, and its JSON."""
@@ -78,6 +110,17 @@ class AcceptedMail:
     size_bytes: int
     accepted_at: datetime
     message_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedMail:
+    """A waiting mail that an administrator is about to change. `envelope`: with the recipients that
+    are left."""
+
+    enqueue_id: UUID
+    mail_id: UUID
+    envelope: Envelope
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,31 +186,67 @@ def attempt_events(
 
 
 def accepted_events(rules: Iterable[EventRule], accepted: AcceptedMail) -> Iterator[StreamEvent]:
-    """Yield the events of a mail that was accepted, by recipient."""
-    envelope, kind, moment = accepted.envelope, EventKind.ACCEPTED, accepted.accepted_at
+    """Yield the events of a mail that was accepted, by recipient; of one that is quarantined, also
+    that it is held."""
+    envelope, origin = accepted.envelope, accepted.envelope.origin
+    own = {} if origin is None else {"protocol": origin.protocol}
+    client = None if origin is None else origin.address
+    plain = {"client": client, "message_id": accepted.message_id}
+    mail = (accepted.queue, accepted.enqueue_id, envelope, accepted.size_bytes)
+    about = _Happened(*mail, accepted.accepted_at, own, plain)
     for rule in rules:
+        yield from about.events(rule, EventKind.ACCEPTED)
+        if envelope.is_quarantined:
+            yield from about.events(rule, EventKind.HELD)
+
+
+def changed_events(
+    rules: Iterable[EventRule], queue: str, operation: str, changed: ChangedMail, moment: datetime
+) -> Iterator[StreamEvent]:
+    """Yield the events of an operation on a mail, by recipient. `operation`: a key of `CHANGES`."""
+    kind = CHANGES[operation]
+    own: dict[str, Any] = {"mail_id": str(changed.mail_id)}
+    if kind is EventKind.FAILED:
+        own["given_up"] = True
+    mail = (queue, changed.enqueue_id, changed.envelope, changed.size_bytes)
+    about = _Happened(*mail, moment, own, {})
+    for rule in rules:
+        yield from about.events(rule, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class _Happened:
+    """Step of a mail outside of an attempt. `own`: keys of its events; `plain`: addresses and
+    names."""
+
+    queue: str
+    enqueue_id: UUID
+    envelope: Envelope
+    size_bytes: int
+    at: datetime
+    own: Mapping[str, Any]
+    plain: Mapping[str, str | None]
+
+    def events(self, rule: EventRule, kind: EventKind) -> Iterator[StreamEvent]:
+        envelope = self.envelope
         for recipient in envelope.recipients:
             if not rule.takes(kind, envelope.tenant, domain_of(recipient)):
                 continue
             data = {
-                "at": rfc3339(moment),
-                "queue": accepted.queue,
-                "enqueue_id": str(accepted.enqueue_id),
+                "at": rfc3339(self.at),
+                "queue": self.queue,
+                "enqueue_id": str(self.enqueue_id),
                 "domain": domain_of(recipient),
                 "sender_domain": domain_of(envelope.sender) if envelope.sender else "",
-                "size_bytes": accepted.size_bytes,
+                "size_bytes": self.size_bytes,
                 **_of_mail(rule, envelope, recipient),
+                **self.own,
             }
-            origin = envelope.origin
-            if origin is not None:
-                data["protocol"] = origin.protocol
             if rule.addresses is EventAddresses.PLAIN:
-                client = None if origin is None else origin.address
-                own = {"client": client, "message_id": accepted.message_id}
                 data |= {"sender": envelope.sender or "", "recipient": recipient}
-                data |= {name: value for name, value in own.items() if value is not None}
-            event_id = _id(envelope, accepted.enqueue_id, kind, "", recipient)
-            yield rule.name, event_id, _event(event_id, kind, moment, data)
+                data |= {name: value for name, value in self.plain.items() if value is not None}
+            event_id = _id(envelope, self.enqueue_id, kind, "", recipient)
+            yield rule.name, event_id, _event(event_id, kind, self.at, data)
 
 
 def returned_events(rules: Iterable[EventRule], report: ReturnedReport) -> Iterator[StreamEvent]:

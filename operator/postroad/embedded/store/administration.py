@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
+from postroad.domain.delivery.events import ChangedMail
 from postroad.domain.mail.mail import Envelope, domain_of
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
@@ -27,6 +29,7 @@ from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.recovery import as_dead_letter
 from postroad.embedded.store.spool_reading import in_chunks
 from postroad.errors import MailNotFound, PostroadError
+from postroad.event_log.operations import OperationEvents
 from postroad.ports.mail_queue import EXPIRED, Operation
 
 YIELD_EVERY = 200
@@ -45,13 +48,15 @@ class Candidate:
     accepted_at: datetime
 
 
+Selected = tuple[LiveEntry, EnvelopeRecord]
+
 EntryStep = Callable[[Engine, LiveEntry, EnvelopeRecord], Written | LiveEntry | None]
 """Changes one mail and returns what has to become durable; None when there was nothing to do."""
 
 
 async def select(
     engine: Engine, selector: Selector, *, dead: bool = False
-) -> AsyncIterator[tuple[LiveEntry, EnvelopeRecord]]:
+) -> AsyncIterator[Selected]:
     """Yield the entries that are selected, oldest first; what stands for a mail that is set aside
     is selected by its ids and times alone. Raises: StoreDamaged."""
     await engine.indexed.wait()
@@ -135,18 +140,40 @@ def _matches(selector: Selector, record: EnvelopeRecord, now: datetime) -> bool:
     return selector.matches(candidate, now)
 
 
-async def change(engine: Engine, operation: Operation, selector: Selector) -> int:
-    """Do an operation to every selected mail; return how many were changed, durably.
-    Raises: InvalidInput for an empty selector, StoreFailed, StoreDamaged."""
+async def change(
+    engine: Engine,
+    operation: Operation,
+    selector: Selector,
+    events: OperationEvents | None = None,
+) -> int:
+    """Do an operation to every selected mail; return how many were changed, durably. Raises:
+    InvalidInput for an empty selector, StoreFailed, StoreFull, StoreDamaged."""
     selector.require_purpose()
-    return await _change(engine, OPERATIONS[operation], selector, dead=operation.of_dead_letters)
+    dead = operation.of_dead_letters
+    found = select(engine, selector, dead=dead)
+    if events is not None:
+        found = events.over(found, partial(_to_change, engine, operation))
+    return await _change(engine, OPERATIONS[operation], found, dead=dead)
 
 
-async def _change(engine: Engine, apply: EntryStep, selector: Selector, *, dead: bool) -> int:
+def _to_change(engine: Engine, operation: Operation, selected: Selected) -> ChangedMail | None:
+    """Return what events say of a mail; None: the operation will not change it."""
+    entry, record = selected
+    is_held = entry.held_next or entry.segment.lane == HELD
+    is_left = operation is Operation.EXPIRE and entry in engine.working
+    if is_left or entry.state is State.ENDED or (operation is Operation.HOLD and is_held):
+        return None
+    ids = UUID(bytes=record.enqueue_id), UUID(bytes=record.mail_id)
+    return ChangedMail(*ids, record.envelope, record.size_bytes)
+
+
+async def _change(
+    engine: Engine, apply: EntryStep, selection: AsyncIterator[Selected], *, dead: bool
+) -> int:
     changed = 0
     ends: dict[Lane, int] = {}
     try:
-        async for selected in select(engine, selector, dead=dead):
+        async for selected in selection:
             found = await _wait_durable(engine, *selected, dead)
             # No `await` since its state was looked at: a retry would bring back what is removed.
             done = None if found is None else apply(engine, *found)
@@ -186,7 +213,8 @@ async def discard_old_dead_letters(engine: Engine) -> int:
         return leases.remove(engine, entry, record) if is_over else None
 
     # A dead letter is older than its mail, so the index alone passes over those of younger mails.
-    return await _change(engine, discard, Selector(older_than=lifetime), dead=True)
+    old = select(engine, Selector(older_than=lifetime), dead=True)
+    return await _change(engine, discard, old, dead=True)
 
 
 def remove(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> Written:

@@ -1,7 +1,7 @@
 """`MailQueue` over a store that this process owns."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,7 @@ from postroad.embedded.store.enqueue import accept_stored, receive, receive_port
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.errors import PostroadError, StoreFull
+from postroad.event_log.operations import OperationEvents
 from postroad.ports.mail_queue import NO_DELAY, Administration, Operation, check_prefetch
 from postroad.telemetry import metrics
 
@@ -48,11 +49,26 @@ class Consumer:
         self._free.release()
 
 
+FindEvents = Callable[[Operation], Awaitable[OperationEvents | None]]
+"""Returns what makes the events of an operation, if a stream gets them."""
+
+
+async def no_events(operation: Operation) -> None:
+    """Return what a queue without events has: None."""
+
+
 class OwnedQueue(Administration):
     """The port over an engine. `name` is what the queue is called in metrics and to people."""
 
-    def __init__(self, name: str, engine: Engine, maintenance: Maintenance) -> None:
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        maintenance: Maintenance,
+        find_events: FindEvents = no_events,
+    ) -> None:
         self._name, self.engine, self.maintenance = name, engine, maintenance
+        self._find_events = find_events
         self._labels = metrics.of_queue(name)
         self._enqueued = metrics.ENQUEUED.labels(*self._labels)
         self._enqueue_seconds = metrics.ENQUEUE_SECONDS.labels(*self._labels)
@@ -199,10 +215,11 @@ class OwnedQueue(Administration):
         return self._ages[1]
 
     async def change(self, operation: Operation, selector: Selector) -> int:
-        return await administration.change(self.engine, operation, selector)
+        events = await self._find_events(operation)
+        return await administration.change(self.engine, operation, selector, events)
 
     async def purge(self) -> int:
-        return await self.remove(Selector.all())
+        return await administration.change(self.engine, Operation.REMOVE, Selector.all())
 
     async def republish(self, older_than: timedelta) -> int:
         """Nothing: there is no broker that could have lost anything."""

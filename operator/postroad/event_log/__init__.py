@@ -1,0 +1,1 @@
+"""Events of processes and operations, until they are durable where they wait."""
