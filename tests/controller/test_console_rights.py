@@ -143,6 +143,11 @@ async def test_each_role_has_its_requests_in_its_namespace_and_none_elsewhere(
                 ]
                 assert is_hidden(theirs), where
                 assert (theirs.text, theirs.headers) == (missing.text, missing.headers), where
+            for place in (f"{other_namespace}/outgoing", f"{other_namespace}/missing"):
+                assert is_hidden(await ask(console, token, place, "GET", "/events", None)), role
+            if role not in VIEW:  # to others, it is a stream without an end
+                own = await ask(console, token, f"{namespace}/outgoing", "GET", "/events", None)
+                assert is_hidden(own), role
         opened = {each.namespace for each in console.queues.opened}
         assert opened == {namespace}, "no request touched the other tenant's store"
 

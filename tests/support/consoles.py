@@ -33,6 +33,7 @@ class RunningConsole:
     """A console, its queues, and a client that has a session by the cookie and sends the console's
     own Origin."""
 
+    console: Console
     queues: Sequence[MailQueue]
     sessions: Sessions
     client: httpx.AsyncClient
@@ -74,7 +75,7 @@ async def a_console(
         console_app(console, readiness), Identities(sessions), Hosts({HOST}), console, rate
     )
     async with a_client(app) as client, a_client(app) as anonymous:
-        running = RunningConsole(opened, sessions, client, anonymous)
+        running = RunningConsole(console, opened, sessions, client, anonymous)
         client.cookies.set("postroad-console", running.login())
         client.headers["Origin"] = ORIGIN
         try:

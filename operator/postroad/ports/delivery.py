@@ -218,6 +218,12 @@ class Topic(StrEnum):
     STREAMS = "streams"
     """By stream of events: which it gets, for those who change waiting mails."""
 
+    WATCHERS = "watchers"
+    """By console: it shows outcomes as they happen, so that workers publish theirs."""
+
+    OUTCOMES = "outcomes"
+    """By worker: its last outcomes, while there are watchers."""
+
 
 class SharedState(Protocol):
     """Small entries. The last one under a name counts; one that is published is seen by the

@@ -45,8 +45,8 @@ class Worker(Section):
     """Folder of the attempt log, in which `postroad trace` searches. None: none is written."""
 
     attempt_log_addresses: bool = False
-    """True if it has addresses and replies as they are; otherwise domains, and replies without what
-    names a person, a host or a mail."""
+    """True if it, and outcomes that a console follows, have addresses and replies as they are;
+    otherwise domains, and replies without what names a person, a host or a mail."""
 
     attempt_log_lifetime: Duration = timedelta(days=14)
     """Time that a line is kept, to the hour."""

@@ -52,6 +52,7 @@ from postroad.worker.route_finder import (
     RouteFinder,
 )
 from postroad.worker.runner import MAX_GOODBYE, Consumer, SchedulerRunner
+from postroad.worker.shown_outcomes import ShownOutcomes
 from postroad.worker.sites.control import FlushAcks, SharedStateReader, SiteControl
 from postroad.worker.sites.rate_limiter import RateLimiter, held_of
 from postroad.worker.sites.suppressing import Suppressing
@@ -175,6 +176,7 @@ class FollowedParts:
     control: SiteControl
     pacer: RateLimiter | None
     suppressing: Suppressing | None
+    shown: ShownOutcomes
     driving: SchedulerRunner
 
     def begin(self, settings: DeliverySettings) -> None:
@@ -230,13 +232,14 @@ async def deliver(
                 Topic.SUSPENSIONS: parts.control.obey,
                 Topic.REROUTES: partial(reroutes.obey, partial(_route_again, routes, driving)),
                 Topic.FLUSHES: partial(acks.acknowledge, driving.try_now),
+                Topic.WATCHERS: parts.shown.obey,
             },
         )
         await reader.read()  # before the first mail
         consumer = Consumer(this.queue, driving, window=window_of(settings, target))
         async with (
             background_maintenance(this),
-            _controlled(reader, parts.control, parts.pacer, driving),
+            _controlled(reader, parts),
             sending(this, settings, settings.worker.delivery_file, streams) as send,
             following(this, delivery, partial(parts.use, send)),
         ):
@@ -261,6 +264,12 @@ def _parts_of(
     section = settings.retry
     plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
     routes = _open_routes(settings, target, reroutes)
+    shown = ShownOutcomes(
+        shared_state_of(this.queue),
+        MachineClock(),
+        name,
+        with_addresses=settings.worker.attempt_log_addresses,
+    )
     control = SiteControl(
         shared_state_of(this.queue),
         MachineClock(),
@@ -268,6 +277,7 @@ def _parts_of(
         watches_replies=is_routed and settings.worker.suspend_by_replies,
         rules=partial(_rule_names, routes),
         has_program=isinstance(target, WebhookAddress | HandlerFunction),
+        left=lambda: shown.left,
     )
     pacer = suppressing = None
     if delivery is not None:
@@ -278,7 +288,7 @@ def _parts_of(
         addresses, rules = suppression_list_of(this.queue), decided.suppression_rules()
         suppressing = Suppressing(this.queue.name, addresses, MachineClock(), rules)
     driving = SchedulerRunner(
-        _deliverer_of(settings, this, plan, randomness, attempt_log, suppressing),
+        _deliverer_of(settings, this, plan, randomness, attempt_log, suppressing, shown),
         transports.open_connector(settings, target, delivery),
         routes,
         rules_of(settings, target),
@@ -287,7 +297,7 @@ def _parts_of(
         gate=AdmissionGate(MachineClock(), control, pacer),
         suppressing=suppressing,
     )
-    parts = FollowedParts(this, settings, plan, routes, control, pacer, suppressing, driving)
+    parts = FollowedParts(this, settings, plan, routes, control, pacer, suppressing, shown, driving)
     if delivery is not None:
         parts.begin(delivery.current.settings)
     return parts
@@ -300,6 +310,7 @@ def _deliverer_of(
     randomness: Randomness,
     log: AttemptLog | None,
     suppressing: Suppressing | None,
+    shown: ShownOutcomes,
 ) -> Deliverer:
     reporting = reporting_of(settings, this.queue, plan)
     return Deliverer(
@@ -312,6 +323,7 @@ def _deliverer_of(
         suppressing,
         this.events,
         this.tracer,
+        shown,
     )
 
 
@@ -333,16 +345,14 @@ def _worker_name() -> str:
 
 
 @asynccontextmanager
-async def _controlled(
-    reader: SharedStateReader,
-    control: SiteControl,
-    pacer: RateLimiter | None,
-    driving: SchedulerRunner,
-) -> AsyncIterator[None]:
-    """Let a worker obey its shared state and limits, and publish what it knows of its sites."""
+async def _controlled(reader: SharedStateReader, parts: FollowedParts) -> AsyncIterator[None]:
+    """Let a worker obey its shared state and limits, and publish what it knows of its sites, and
+    its outcomes to those who watch."""
+    control, pacer = parts.control, parts.pacer
     running = [
         asyncio.create_task(reader.run(), name="what is obeyed of the shared state"),
-        asyncio.create_task(control.run(driving.sites), name="entries of sites"),
+        asyncio.create_task(control.run(parts.driving.sites), name="entries of sites"),
+        asyncio.create_task(parts.shown.run(), name="outcomes that are watched"),
     ]
     if pacer is not None:
         running.append(asyncio.create_task(pacer.run(), name="shares of limits"))

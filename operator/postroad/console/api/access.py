@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,8 +11,10 @@ from fastapi import Depends, Request
 from postroad.console.api.streams import Streams
 from postroad.console.audit import Announce, AuditTrail
 from postroad.console.operations import Operations
+from postroad.console.outcomes import OutcomeFeeds
 from postroad.console.queues import ConsoleQueue, ConsoleQueues
 from postroad.console.rights import CONTENT, MAILS, OPERATIONS, QUEUES, ConsoleUser, Rights
+from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
 from postroad.problems import Problem
 
@@ -26,6 +28,7 @@ class Console:
     clock: Clock
     operations: Operations
     streams: Streams
+    outcomes: OutcomeFeeds
     audit: AuditTrail
 
     @classmethod
@@ -37,7 +40,8 @@ class Console:
         announce: Announce | None = None,
     ) -> Console:
         audit = AuditTrail(clock, announce)
-        return cls(queues, rights, clock, Operations(clock, audit), Streams(), audit)
+        operations = Operations(clock, audit)
+        return cls(queues, rights, clock, operations, Streams(), OutcomeFeeds(clock), audit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,9 @@ class QueueAccess:
     console: Console
     who: ConsoleUser
     on: ConsoleQueue
+    is_still_allowed: Callable[[], Awaitable[bool]]
+    """Returns whether the session and the right of the user are still there, and the queue; not so
+    where that cannot be found out."""
 
 
 def console_of(request: Request) -> Console:
@@ -57,6 +64,13 @@ def console_of(request: Request) -> Console:
 def user_of(request: Request) -> ConsoleUser:
     who: ConsoleUser = request.state.who
     return who
+
+
+async def still_proven(request: Request) -> bool:
+    """Return whether what a request proved its user by is still good. It is no use of a session,
+    which would last as long as a page is open. Raises: ServerError."""
+    found: bool = await request.state.proves()
+    return found
 
 
 async def require_right(request: Request, verb: str, resource: str, namespace: str) -> None:
@@ -82,7 +96,20 @@ def access(verb: str, resource: str) -> Callable[..., Coroutine[Any, Any, QueueA
             raise _no_queue()
         if not is_allowed:
             raise Problem(403, f"you may not {verb} {resource} in the namespace {namespace}")
-        return QueueAccess(console, who, await console.queues.open(found))
+        on = await console.queues.open(found)
+
+        async def is_still_allowed() -> bool:
+            try:
+                return (
+                    await still_proven(request)
+                    and await console.rights.may(who, verb, resource, namespace, name)
+                    and found in console.queues.names()
+                    and await console.queues.open(found) is on
+                )
+            except PostroadError:
+                return False
+
+        return QueueAccess(console, who, on, is_still_allowed)
 
     return check
 

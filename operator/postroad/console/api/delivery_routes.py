@@ -1,4 +1,4 @@
-"""Routes about delivery: the suppression list, and traces."""
+"""Routes about delivery: the suppression list, outcomes as they happen, and traces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from postroad.administration.suppression import checked_tenant, readmit, suppress
 from postroad.administration.tracing import search_attempts
@@ -19,6 +19,7 @@ from postroad.console.api.models import (
     TenantQuery,
     TraceQuery,
 )
+from postroad.console.api.streams import events_response, outcome_events
 from postroad.domain.delivery.attempts import AttemptSelector, to_document
 from postroad.ports.delivery import SuppressionList
 from postroad.problems import Problem
@@ -80,6 +81,24 @@ async def delete_suppression(
         raise Problem(404, "this address is not on the list")
     audited(at, "no more suppress")
     return Response(status_code=204)
+
+
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events `outcome`, each a line as the attempt log has it, of one recipient "
+        'at one attempt; and `missed`, `{"number": 3}`, where outcomes come faster than they are '
+        "shown. A comment shows every 15 s that the stream is there.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@router.get("/events", response_class=StreamingResponse, responses=_EVENTS)
+async def watch_outcomes(at: ReadMails) -> StreamingResponse:
+    """Watch what becomes of mail, from now on: workers show it within seconds."""
+    if at.on.queue.shared_state is None:
+        raise Problem(404, "this queue has no state that its processes share")
+    return events_response(at, outcome_events(at))
 
 
 @router.get("/trace")

@@ -156,7 +156,12 @@ class RequestGuard:
         who = await self._user(secret, "there is no session", is_cookie=is_cookie)
         if scope["method"] not in SAFE and who.is_by_cookie:
             _check_origin(headers, origin)
-        scope.setdefault("state", {})["who"] = who
+
+        async def proves() -> bool:
+            found = await self.identities.find(secret or "", is_cookie=is_cookie, is_used=False)
+            return found is not None
+
+        scope.setdefault("state", {}).update(who=who, proves=proves)
         return None
 
     def _origin(self, headers: Headers) -> str:

@@ -17,7 +17,7 @@ from postroad.console.api.models import (
     OperationRequest,
     Page,
 )
-from postroad.console.api.streams import progress_response
+from postroad.console.api.streams import events_response, progress_events
 from postroad.console.operations import Running
 from postroad.problems import Problem
 
@@ -55,7 +55,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 @router.get("/operations/{id}/events", response_class=StreamingResponse, responses=_EVENTS)
 async def watch_operation(at: ReadOperations, id: UUID) -> StreamingResponse:  # noqa: A002
     """Watch how an operation goes on."""
-    return progress_response(at.console.streams, at.who.name, _found(at, id))
+    return events_response(at, progress_events(_found(at, id)))
 
 
 @router.get("/audit")

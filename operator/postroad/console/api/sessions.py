@@ -90,8 +90,9 @@ class Sessions:
             del self._sessions[next(iter(self._sessions))]
         return secret
 
-    def find(self, secret: str) -> ConsoleSession | None:
-        """Return the session of a secret, which is used now; None: there is none, or it is over."""
+    def find(self, secret: str, *, is_used: bool = True) -> ConsoleSession | None:
+        """Return the session of a secret, which is used now, or only looked at; None: there is
+        none, or it is over."""
         digest, now = _digest(secret), self._elapsed()
         session = self._sessions.get(digest)
         if session is None:
@@ -99,7 +100,8 @@ class Sessions:
         if now - session.used > IDLE or now - session.began > self.lifetime:
             del self._sessions[digest]
             return None
-        self._sessions[digest] = replace(session, used=now)
+        if is_used:
+            self._sessions[digest] = replace(session, used=now)
         return session
 
     def end(self, secret: str) -> None:
@@ -120,9 +122,11 @@ class Identities:
         """True if an API server has to be asked about it, which it was not lately."""
         return False
 
-    async def find(self, secret: str, *, is_cookie: bool) -> ConsoleUser | None:
+    async def find(
+        self, secret: str, *, is_cookie: bool, is_used: bool = True
+    ) -> ConsoleUser | None:
         """Return the user; None where it proves nothing. Raises: ServerError."""
-        session = self.sessions.find(secret)
+        session = self.sessions.find(secret, is_used=is_used)
         return None if session is None else ConsoleUser(session.name, is_cookie)
 
 
@@ -137,10 +141,12 @@ class TokenIdentities(Identities):
     def asks(self, secret: str, *, is_cookie: bool) -> bool:
         return not is_cookie and not self._rights.knows(secret)
 
-    async def find(self, secret: str, *, is_cookie: bool) -> ConsoleUser | None:
+    async def find(
+        self, secret: str, *, is_cookie: bool, is_used: bool = True
+    ) -> ConsoleUser | None:
         token = secret
         if is_cookie:
-            session = self.sessions.find(secret)
+            session = self.sessions.find(secret, is_used=is_used)
             if session is None:
                 return None
             token = session.credential

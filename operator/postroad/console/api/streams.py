@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -15,6 +18,11 @@ from postroad.console.api.models import OperationDocument
 from postroad.console.operations import Running
 from postroad.problems import Problem
 
+if TYPE_CHECKING:
+    from postroad.console.api.access import QueueAccess
+
+T = TypeVar("T")
+
 MAX_STREAMS = 256
 """At a time, of all users."""
 
@@ -22,6 +30,11 @@ MAX_STREAMS_OF_USER = 64
 
 KEEP_ALIVE_SECONDS = 15.0
 """Time without an event after which a comment shows that the stream is there."""
+
+ALIVE = ": alive\n\n"
+
+CHECK_EVERY = timedelta(seconds=15)
+"""Time after which the right to a stream is checked again, with its next event or comment."""
 
 
 class Streams:
@@ -71,28 +84,64 @@ class _CountedStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-def progress_response(streams: Streams, user: str, running: Running) -> StreamingResponse:
-    """Return the progress of an operation as events, until its end. Raises: Problem."""
+def events_response(at: QueueAccess, events: AsyncIterator[str]) -> StreamingResponse:
+    """Return events of a queue, which end with the user's right to them. Raises: Problem."""
+    streams, user = at.console.streams, at.who.name
     streams.check_room(user)
-    return _CountedStream(streams, user, _progress(running))
+    return _CountedStream(streams, user, while_allowed(at, events))
 
 
-async def _progress(running: Running) -> AsyncIterator[str]:
+async def while_allowed(at: QueueAccess, chunks: AsyncIterator[T]) -> AsyncIterator[T]:
+    """Yield chunks for as long as the user has the right to them, and the queue is there."""
+    elapsed = at.console.clock.elapsed
+    until = elapsed() + CHECK_EVERY
+    async with aclosing(chunks) as every:  # type: ignore[type-var]
+        async for each in every:
+            if elapsed() >= until:
+                if not await at.is_still_allowed():
+                    return
+                until = elapsed() + CHECK_EVERY
+            yield each
+
+
+async def progress_events(running: Running) -> AsyncIterator[str]:
+    """Yield the progress of an operation, until its end."""
+    look = partial(OperationDocument.of, running)
     while True:
-        document = OperationDocument.of(running)
-        yield f"event: progress\ndata: {document.model_dump_json(by_alias=True)}\n\n"
+        document = look()
+        yield _event("progress", document.model_dump_json(by_alias=True))
         if running.has_ended:
             return
-        while not await _changes(running, document):
-            yield ": alive\n\n"
+        while not await _changes(running.changed, look, document):
+            yield ALIVE
 
 
-async def _changes(running: Running, seen: OperationDocument) -> bool:
-    """Wait until an operation is not as it was seen; False after a while without that."""
-    async with running.changed:  # in it: a change behind the look would wake no task
+async def outcome_events(at: QueueAccess) -> AsyncIterator[str]:
+    """Yield the outcomes of a queue from now on, as they happen."""
+    async with at.console.outcomes.follow(at.on) as feed:
+        place = feed.place
+        yield ALIVE
+        while True:
+            while not await _changes(feed.changed, lambda: feed.place, place):
+                yield ALIVE
+            lines, missed = feed.since(place)
+            place = feed.place
+            if missed:
+                yield _event("missed", json.dumps({"number": missed}))
+            for each in lines:
+                yield _event("outcome", json.dumps(each))
+
+
+def _event(kind: str, data: str) -> str:
+    return f"event: {kind}\ndata: {data}\n\n"
+
+
+async def _changes(changed: asyncio.Condition, look: Callable[[], object], seen: object) -> bool:
+    """Wait until something is not as it was seen; return False after a while without that."""
+    async with changed:  # in it: a change behind the look would wake no task
         try:
             async with asyncio.timeout(KEEP_ALIVE_SECONDS):
-                await running.changed.wait_for(lambda: OperationDocument.of(running) != seen)
+                await changed.wait_for(lambda: look() != seen)
         except TimeoutError:
             return False
     return True

@@ -218,17 +218,23 @@ class SiteView:
 
 
 def published_views(
-    views: Iterable[SiteView], rules: Iterable[str] = (), *, has_program: bool = False
+    views: Iterable[SiteView],
+    rules: Iterable[str] = (),
+    *,
+    has_program: bool = False,
+    left: int = 0,
 ) -> str:
     """Return the entry of a worker: the sites with the most to show, if there are too many, the
-    first rules of its routing, and whether all its mail goes to a program."""
+    first rules of its routing, whether all its mail goes to a program, and how many mails have left
+    the queue by it."""
     order = list(SiteState)
     ranked = sorted(
         views, key=lambda each: (order.index(each.state), -each.waiting - each.at_work, each.site)
     )
     shown = [_short(asdict(each)) for each in ranked[:MAX_SHOWN]]
     more = max(0, len(ranked) - MAX_SHOWN)
-    entry = {"sites": shown, "more": more, "rules": list(islice(rules, MAX_SHOWN + 1))}
+    names = list(islice(rules, MAX_SHOWN + 1))
+    entry = {"sites": shown, "more": more, "rules": names, "left": left}
     return json.dumps(entry | ({"program": True} if has_program else {}))
 
 
@@ -249,6 +255,16 @@ def has_no_rule(name: str, text: str) -> bool:
         return name not in rules and len(rules) <= MAX_SHOWN
     except (ValueError, KeyError, TypeError):
         return False
+
+
+def mails_left(text: str) -> int | None:
+    """Return how many mails have left the queue by a worker since it began, by its entry; None
+    where it is of the release before."""
+    try:
+        found = json.loads(text)["left"]
+        return found if isinstance(found, int) and found >= 0 else None
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _short(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS, of_queue
 from postroad.telemetry.tracing import MailSpan, MailTracer, mail_attributes
 from postroad.worker.reporting import DueReport, Reporting
+from postroad.worker.shown_outcomes import ShownOutcomes
 from postroad.worker.sites.suppressing import Suppressing
 
 _log = logger("worker")
@@ -80,6 +81,9 @@ class Deliverer:
     tracer: MailTracer | None = None
     """Begins the spans of mails; None: there are none."""
 
+    shown: ShownOutcomes | None = None
+    """Outcomes that consoles show as they happen; None: they are not shown."""
+
     def begin_span(self, item: Item) -> MailSpan:
         """Begin the span of an item that was leased, below that of its acceptance."""
         assert self.tracer is not None
@@ -92,7 +96,11 @@ class Deliverer:
     @property
     def is_logging(self) -> bool:
         """True if attempts are written somewhere."""
-        return self.attempt_log is not None or (self.events is not None and self.events.is_on)
+        return (
+            self.attempt_log is not None
+            or (self.events is not None and self.events.is_on)
+            or (self.shown is not None and self.shown.is_watched)
+        )
 
     async def end(
         self,
@@ -146,6 +154,8 @@ class Deliverer:
         if must_be_recorded(left, ending):
             await self._record(item, left)
         await self._insist("end", partial(item.end, ending, attempt))
+        if self.shown is not None and isinstance(ending, Done | Reject):
+            self.shown.left += 1
         self._report(item, outcomes, attempt, ending, duration)
         return _ENDINGS[type(ending)]
 
@@ -264,6 +274,8 @@ class Deliverer:
         )
         if self.attempt_log is not None:
             self.attempt_log.write(attempted, outcomes, given_up=given_up)
+        if self.shown is not None:
+            self.shown.note(attempted, outcomes, given_up=given_up)
         if self.events is not None:
             if self.plan.soft_bounce:
                 outcomes = softened(outcomes)

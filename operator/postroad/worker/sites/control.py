@@ -95,8 +95,8 @@ seconds, and it is senders who choose the domains that mail goes to."""
 class SiteControl:
     """Sites that get no mail now. `name`: this worker's on the shared state. `watches_replies`:
     whether replies suspend sites, which those of a relay do not, since they are about sites behind
-    it. `rules`: the names of the rules of routing, which are published, too, as is whether all mail
-    goes to a program (`has_program`)."""
+    it. `rules`: the names of the rules of routing, which are published, too, as are whether all
+    mail goes to a program (`has_program`), and how many mails `left` the queue by this worker."""
 
     def __init__(
         self,
@@ -107,8 +107,9 @@ class SiteControl:
         watches_replies: bool,
         rules: Callable[[], Iterable[str]] = tuple,
         has_program: bool = False,
+        left: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._rules, self._has_program = rules, has_program
+        self._rules, self._has_program, self._left = rules, has_program, left
         self._shared, self._clock, self._name = shared_state, clock, name
         self._counts = ReplyCounts() if watches_replies else None
         self._suspended: dict[str, Suspension] = {}
@@ -185,7 +186,9 @@ class SiteControl:
     async def _publish(self, views: Iterable[SiteView]) -> None:
         with self._use.unless_away():
             shown = map(self._with_suspension, views)
-            text = published_views(shown, self._rules(), has_program=self._has_program)
+            text = published_views(
+                shown, self._rules(), has_program=self._has_program, left=self._left()
+            )
             await self._shared.publish(Topic.WORKERS, self._name, text, PUBLISHED_FOR)
 
     def _with_suspension(self, view: SiteView) -> SiteView:

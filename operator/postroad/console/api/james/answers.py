@@ -21,6 +21,9 @@ NO_DURATION = (
 )
 """A sentence of his own."""
 
+MAX_NUMBER = 2**31 - 1
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
 _DURATION = re.compile(r"\s*([0-9]+)\s*([a-zA-Z]*)\s*")
 _UNITS = {
     timedelta(milliseconds=1): "ms msec msecs",
@@ -77,6 +80,14 @@ def duration_of(text: str, unit: timedelta) -> timedelta:
     if found[2] and found[2].lower() not in _BY_NAME:
         raise ValueError(f"Unknown unit: {found[2]}")
     return int(found[1]) * (_BY_NAME[found[2].lower()] if found[2] else unit)
+
+
+def whole_number(text: str) -> int:
+    """Read a number as James does: digits of ASCII behind a sign, of 32 bits. Raises: ValueError
+    with his words."""
+    if not _NUMBER.fullmatch(text) or not -MAX_NUMBER <= int(text) <= MAX_NUMBER:
+        raise ValueError(f'For input string: "{text}"')
+    return int(text)
 
 
 def date_of(moment: datetime) -> str:

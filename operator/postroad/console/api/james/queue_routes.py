@@ -20,9 +20,9 @@ from postroad.console.api.access import (
     console_of,
     require_right,
 )
-from postroad.console.api.james.answers import JamesError, duration_of
+from postroad.console.api.james.answers import JamesError, duration_of, whole_number
 from postroad.console.api.james.tasks import Details, JamesTask, JamesTasks
-from postroad.console.api.streams import stream_of
+from postroad.console.api.streams import stream_of, while_allowed
 from postroad.console.rights import QUEUES
 from postroad.domain.mail.mail import check_mailbox
 from postroad.domain.queues.documents import MailView
@@ -34,7 +34,6 @@ router = APIRouter(prefix="/{namespace}/mailQueues")
 
 REPUBLISH, BROWSE_START = "RepublishNotProcessedMails", "updateBrowseStart"
 ACTIONS = f"Supported values are [{REPUBLISH}, {BROWSE_START}]"
-MAX_LIMIT = 2**31 - 1
 
 
 @router.get("")
@@ -58,7 +57,7 @@ async def list_mails(request: Request, at: ListMails) -> Response:
     delayed = request.query_params.get("delayed")
     limit = _limit(request.query_params.get("limit") or None)
     lines = _lines(at, None if delayed is None else _is_true(delayed), limit)
-    return await stream_of(lines, "application/json")
+    return await stream_of(while_allowed(at, lines), "application/json")
 
 
 def _is_true(text: str | None) -> bool:
@@ -69,11 +68,9 @@ def _limit(text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        limit = int(text)
-        if not text.isascii() or limit > MAX_LIMIT:
-            raise ValueError
-    except ValueError:
-        raise JamesError(400, "Can not parse limit", f'For input string: "{text}"') from None
+        limit = whole_number(text)
+    except ValueError as error:
+        raise JamesError(400, "Can not parse limit", str(error)) from None
     if limit <= 0:
         raise JamesError(400, f"limit can not be {'negative' if limit else 'equal to zero'}")
     return limit

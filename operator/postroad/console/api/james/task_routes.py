@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,10 +13,11 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from postroad.console.api.access import console_of, require_right, user_of
-from postroad.console.api.james.answers import JamesError, duration_of
+from postroad.console.api.access import console_of, require_right, still_proven, user_of
+from postroad.console.api.james.answers import JamesError, duration_of, whole_number
 from postroad.console.api.james.queue_routes import tasks_of
 from postroad.console.api.james.tasks import JamesTask, TaskStatus
+from postroad.console.api.streams import CHECK_EVERY
 from postroad.console.rights import MAILS, OPERATIONS
 
 router = APIRouter(prefix="/{namespace}/tasks")
@@ -71,9 +73,11 @@ def _is_within(task: JamesTask, bound: re.Match[str], value: str) -> bool:
 
 
 def _number(name: str, text: str | None) -> int | None:
-    if text is not None and int(text) < 0:
+    if text is None:
+        return None
+    if (number := whole_number(text)) < 0:
         raise ValueError(f"'{name}' should be positive")
-    return None if text is None else int(text)
+    return number
 
 
 @router.get("/{id}")
@@ -94,12 +98,22 @@ async def await_task(request: Request, namespace: str, id: str) -> Response:  # 
         raise JamesError(404, "The taskId is not found", kind="ServerError")
     streams, who = console_of(request).streams, user_of(request).name
     streams.check_room(who)
+    elapsed = console_of(request).clock.elapsed
+    until = elapsed() + timeout
     with streams.one(who):  # it holds a connection as a stream does
-        try:
-            await asyncio.wait_for(task.ended.wait(), timeout.total_seconds())
-        except TimeoutError:
-            raise JamesError(408, "The timeout has been reached") from None
+        while not await _has_ended(task, min(until - elapsed(), CHECK_EVERY)):
+            if elapsed() >= until:
+                raise JamesError(408, "The timeout has been reached")
+            if not await still_proven(request):
+                raise JamesError(401, "The session is over")
+            await require_right(request, "get", OPERATIONS, namespace)
     return JSONResponse((await _documents(request, namespace, [task]))[0])
+
+
+async def _has_ended(task: JamesTask, within: timedelta) -> bool:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(task.ended.wait(), within.total_seconds())
+    return task.ended.is_set()
 
 
 def _timeout(text: str | None) -> timedelta:
