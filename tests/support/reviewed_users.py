@@ -72,6 +72,9 @@ class MemoryQueues:
     def names(self) -> list[QueueName]:
         return list(self.of)
 
+    def conditions(self, name: QueueName) -> list[dict[str, str]]:
+        return [{"type": "Ready", "status": "True", "reason": "AsDeclared"}]
+
     async def open(self, name: QueueName) -> ConsoleQueue:
         if name not in self.opened:
             queue = await open_queue(self.of[name], create=True)

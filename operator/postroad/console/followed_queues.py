@@ -27,6 +27,14 @@ class ServedQueue(BaseModel, frozen=True, extra="forbid"):
     uid: str
     environment: dict[str, str] = {}
     keeps_hashes: bool = False
+    conditions: tuple[tuple[str, str, str], ...] = ()
+    """Type, status and reason of `Ready`, and of those that are not good."""
+
+    def is_as(self, other: ServedQueue | None) -> bool:
+        """Return whether the other one is opened in the same way."""
+        return other is not None and self == other.model_copy(
+            update={"conditions": self.conditions}
+        )
 
 
 _FILE = TypeAdapter(dict[str, ServedQueue])
@@ -48,6 +56,11 @@ class FollowedQueues:
     def names(self) -> Sequence[QueueName]:
         self._look()
         return list(self._declared)
+
+    def conditions(self, name: QueueName) -> Sequence[Mapping[str, str]]:
+        declared = self._declared.get(name)
+        rows = () if declared is None else declared.conditions
+        return [dict(zip(("type", "status", "reason"), each, strict=True)) for each in rows]
 
     async def open(self, name: QueueName) -> ConsoleQueue:
         declared = self._declared.get(name)
@@ -76,7 +89,7 @@ class FollowedQueues:
             return
         before, self._declared = self._declared, found
         for name in list(self._open):
-            if before[name] != found.get(name):
+            if not before[name].is_as(found.get(name)):
                 self._leave(name)
         _log.info("queues read again", queues=len(found))
 

@@ -40,6 +40,10 @@ class ConsoleQueues(Protocol):
     def names(self) -> Sequence[QueueName]:
         """Return what the queues are called. No I/O at a store."""
 
+    def conditions(self, name: QueueName) -> Sequence[Mapping[str, str]] | None:
+        """Return type, status and reason of the conditions of a MailQueue, as far as they are
+        known; None for a queue that is none."""
+
     async def open(self, name: QueueName) -> ConsoleQueue:
         """Return a queue, which may be opened for that. Raises: QueueNotFound, ServerError."""
 
@@ -52,6 +56,9 @@ class OpenQueues:
 
     def names(self) -> Sequence[QueueName]:
         return list(self._queues)
+
+    def conditions(self, name: QueueName) -> None:
+        """None: these are no MailQueues, or their resources are not known."""
 
     async def open(self, name: QueueName) -> ConsoleQueue:
         return self._queues[name]

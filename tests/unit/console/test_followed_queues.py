@@ -48,11 +48,17 @@ async def test_queues_are_opened_when_they_are_asked_for_and_follow_their_file(
     assert first is second
     assert opened == [("outgoing", "a")]
 
-    both = {"outgoing": {"uid": "1", "environment": {"POSTROAD_S3_BUCKET": "b"}}}
+    both: dict[str, Any] = {"outgoing": {"uid": "1", "environment": {"POSTROAD_S3_BUCKET": "b"}}}
     declare(file, later={"uid": "2"}, **both)
     assert set(queues.names()) == {OUTGOING, LATER}
     other = await queues.open(OUTGOING)
     assert other is not first
+    both["outgoing"]["conditions"] = [["Ready", "False", "Away"]]
+    declare(file, later={"uid": "2"}, **both)
+    queues.names()
+    assert await queues.open(OUTGOING) is other, "it is opened as before"
+    ready = {"type": "Ready", "status": "False", "reason": "Away"}
+    assert (queues.conditions(OUTGOING), queues.conditions(LATER)) == ([ready], [])
     assert opened[1:] == [("outgoing", "b")]
     fails.append(True)
     with pytest.raises(BrokerUnavailable):

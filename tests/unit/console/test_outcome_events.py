@@ -25,7 +25,7 @@ from postroad.domain.delivery.shown import MAX_LINES
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import ViewUnavailable
 from postroad.ports.delivery import SharedState, Topic
-from postroad.worker.shown_outcomes import ShownOutcomes
+from postroad.worker.sites.shown_outcomes import ShownOutcomes
 from support.consoles import RunningConsole, a_console
 from support.workers import running
 
@@ -54,7 +54,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "LOOK_EVERY", short)
     monkeypatch.setattr(streams, "CHECK_EVERY", short)
     monkeypatch.setattr(streams, "KEEP_ALIVE_SECONDS", 0.01)
-    monkeypatch.setattr("postroad.worker.shown_outcomes.PUBLISH_EVERY", short)
+    monkeypatch.setattr("postroad.worker.sites.shown_outcomes.PUBLISH_EVERY", short)
 
 
 @dataclass

@@ -92,6 +92,10 @@ def test_a_console_is_made_follows_its_queues_and_goes() -> None:
             await operator.user.create(MAIL_QUEUE, mail_queue(NAMESPACE, "later"))
             await move(30)
             assert set(queues(operator)) == {f"{NAMESPACE}/outgoing", f"{NAMESPACE}/later"}
+            shown = queues(operator)[f"{NAMESPACE}/outgoing"]["conditions"]
+            ready = operator.condition("Ready")
+            assert ["Ready", ready["status"], ready["reason"]] in shown
+            assert not {each[0] for each in shown if each[1] == "True"} - {"Ready"}
             later = operator.found(MAIL_QUEUE, "later")
             assert queues(operator)[f"{NAMESPACE}/later"]["uid"] == later["metadata"]["uid"]
             await operator.user.delete(MAIL_QUEUE, later)

@@ -52,9 +52,9 @@ from postroad.worker.route_finder import (
     RouteFinder,
 )
 from postroad.worker.runner import MAX_GOODBYE, Consumer, SchedulerRunner
-from postroad.worker.shown_outcomes import ShownOutcomes
 from postroad.worker.sites.control import FlushAcks, SharedStateReader, SiteControl
 from postroad.worker.sites.rate_limiter import RateLimiter, held_of
+from postroad.worker.sites.shown_outcomes import ShownOutcomes
 from postroad.worker.sites.suppressing import Suppressing
 
 if TYPE_CHECKING:

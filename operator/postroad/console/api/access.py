@@ -13,6 +13,7 @@ from postroad.console.audit import Announce, AuditTrail
 from postroad.console.operations import Operations
 from postroad.console.outcomes import OutcomeFeeds
 from postroad.console.queues import ConsoleQueue, ConsoleQueues
+from postroad.console.rates import ObservedRates
 from postroad.console.rights import CONTENT, MAILS, OPERATIONS, QUEUES, ConsoleUser, Rights
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
@@ -29,6 +30,7 @@ class Console:
     operations: Operations
     streams: Streams
     outcomes: OutcomeFeeds
+    rates: ObservedRates
     audit: AuditTrail
 
     @classmethod
@@ -41,7 +43,8 @@ class Console:
     ) -> Console:
         audit = AuditTrail(clock, announce)
         operations = Operations(clock, audit)
-        return cls(queues, rights, clock, operations, Streams(), OutcomeFeeds(clock), audit)
+        feeds, rates = OutcomeFeeds(clock), ObservedRates(clock)
+        return cls(queues, rights, clock, operations, Streams(), feeds, rates, audit)
 
 
 @dataclass(frozen=True, slots=True)

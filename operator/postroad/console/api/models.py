@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel
 from postroad.administration.suppression import BY_HAND
 from postroad.console.audit import AuditEntry
 from postroad.console.operations import Phase, Running
+from postroad.console.rates import QueueRates
 from postroad.console.reading import MailSearch, MailState, WaitingCause, cause_of, state_of
 from postroad.domain.delivery.sites import RerouteOf
 from postroad.domain.mail.mail import QUARANTINE, OutcomeKind
@@ -138,6 +139,37 @@ class SizesDocument(ApiDocument):
         return cls.model_validate(sizes, from_attributes=True)
 
 
+class RatesDocument(ApiDocument):
+    """Mails a second, as means over the seconds `overSeconds`, of a queue that was looked at
+    before."""
+
+    over_seconds: float = Field(examples=[60.0])
+    mails_in: float | None
+    """Mails that left, and those that there are more of: too few where mail was removed. Null where
+    it cannot be computed."""
+    mails_out: float | None
+    """Delivered and given up by workers. Null where none shows it."""
+    sizes: list[int]
+    """Those that were read in the last ten minutes, the oldest first."""
+
+    @classmethod
+    def of(cls, rates: QueueRates) -> Self:
+        return cls(
+            over_seconds=rates.over_seconds,
+            mails_in=rates.mails_in,
+            mails_out=rates.mails_out,
+            sizes=list(rates.sizes),
+        )
+
+
+class ConditionDocument(ApiDocument):
+    """A condition of a MailQueue, as the operator last wrote it."""
+
+    type: str = Field(examples=["Ready"])
+    status: str = Field(examples=["True"])
+    reason: str = Field(examples=["AsDeclared"])
+
+
 class QueueDocument(ApiDocument):
     """A queue. In a list, `problem` is why it cannot be read now; it has no sizes then."""
 
@@ -146,6 +178,10 @@ class QueueDocument(ApiDocument):
     sizes: SizesDocument | None = None
     oldest_age: str | None = Field(default=None, examples=["20m"])
     """The largest class of age in which mail waits, as in `ages`."""
+    rates: RatesDocument | None = None
+    """Null where it was not looked at before."""
+    conditions: list[ConditionDocument] | None = None
+    """`Ready`, and those that are not good. Null for a queue that is no MailQueue."""
     problem: str | None = None
 
 

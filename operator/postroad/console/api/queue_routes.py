@@ -9,7 +9,14 @@ from datetime import timedelta
 from fastapi import APIRouter, Request
 
 from postroad.console.api.access import Console, ReadQueue, console_of, user_of
-from postroad.console.api.models import DomainAges, Page, QueueDocument, SizesDocument
+from postroad.console.api.models import (
+    ConditionDocument,
+    DomainAges,
+    Page,
+    QueueDocument,
+    RatesDocument,
+    SizesDocument,
+)
 from postroad.console.queues import ConsoleQueue
 from postroad.console.rights import QUEUES
 from postroad.domain.queues.documents import ages_value
@@ -34,19 +41,32 @@ async def list_queues(request: Request) -> Page[QueueDocument]:
 
 async def _item(console: Console, name: QueueName) -> QueueDocument:
     try:
-        return await _document(await console.queues.open(name))
+        return await _document(console, await console.queues.open(name))
     except PostroadError as error:  # the others are shown all the same
-        return QueueDocument(namespace=name.namespace, name=name.name, problem=error.explain())
+        return QueueDocument(
+            namespace=name.namespace,
+            name=name.name,
+            problem=error.explain(),
+            conditions=_conditions(console, name),
+        )
 
 
-async def _document(on: ConsoleQueue) -> QueueDocument:
+async def _document(console: Console, on: ConsoleQueue) -> QueueDocument:
     sizes, ages = await asyncio.gather(on.queue.size(), on.queue.ages())
+    rates = await console.rates.observe(on, sizes)
     return QueueDocument(
         namespace=on.name.namespace,
         name=on.name.name,
         sizes=SizesDocument.of(sizes),
         oldest_age=_oldest(ages),
+        rates=None if rates is None else RatesDocument.of(rates),
+        conditions=_conditions(console, on.name),
     )
+
+
+def _conditions(console: Console, name: QueueName) -> list[ConditionDocument] | None:
+    found = console.queues.conditions(name)
+    return None if found is None else [ConditionDocument(**each) for each in found]
 
 
 def _oldest(ages: Mapping[str, Mapping[timedelta, int]]) -> str | None:
@@ -56,8 +76,8 @@ def _oldest(ages: Mapping[str, Mapping[timedelta, int]]) -> str | None:
 
 @router.get("/queues/{namespace}/{name}")
 async def get_queue(at: ReadQueue) -> QueueDocument:
-    """Return the sizes of a queue."""
-    return await _document(at.on)
+    """Return the sizes, the rates and the conditions of a queue."""
+    return await _document(at.console, at.on)
 
 
 @router.get("/queues/{namespace}/{name}/ages")

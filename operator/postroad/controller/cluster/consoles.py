@@ -18,7 +18,13 @@ from postroad.controller.kubernetes.api import (
 )
 from postroad.controller.kubernetes.drift import ApplyResponses
 from postroad.controller.pods.applying import Found, apply_children, delete_unwanted, find_labelled
-from postroad.controller.pods.console_pods import KINDS, account_of, child_name, console_children
+from postroad.controller.pods.console_pods import (
+    KINDS,
+    Shown,
+    account_of,
+    child_name,
+    console_children,
+)
 from postroad.controller.pods.manifests import is_owned
 from postroad.controller.pods.readiness import deployment_facts, shortage
 from postroad.controller.spec.cluster import class_of_cluster, spec_of
@@ -137,14 +143,25 @@ class Consoles:
         ]
 
 
-def _queues(users: Sequence[Object]) -> list[Queue]:
-    """Return the MailQueues whose specs are valid, and that stay."""
+def _queues(users: Sequence[Object]) -> list[tuple[Queue, Shown]]:
+    """Return the MailQueues whose specs are valid, and that stay, with their conditions."""
     found = []
     for each in users:
         if "deletionTimestamp" in each["metadata"]:
             continue
         try:
-            found.append(Queue.of(each))
+            found.append((Queue.of(each), _shown(each)))
         except (ValidationError, InvalidQueueName):
             continue
+    return found
+
+
+def _shown(queue: Object) -> Shown:
+    """Return `Ready` of a MailQueue, and its conditions that are not good."""
+    found = []
+    for each in (queue.get("status") or {}).get("conditions") or ():
+        name, is_true = each["type"], each["status"] == "True"
+        is_good = is_true != (name in ("Paused", "Stalled"))
+        if name == "Ready" or not (is_good or name == "Reconciling"):
+            found.append((name, each["status"], each["reason"]))
     return found

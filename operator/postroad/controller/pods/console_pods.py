@@ -5,7 +5,7 @@ be that of a MailQueue, whose selectors must not match them."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from postroad.controller.kubernetes import api
@@ -32,6 +32,9 @@ FOLDER, FILE = "/etc/postroad/queues", "queues.json"
 MAX_FILE = 1_000_000
 """Octets of the file of queues; a ConfigMap holds 1 MiB."""
 
+Shown = Sequence[tuple[str, str, str]]
+"""Type, status and reason of the conditions of a MailQueue that its console shows."""
+
 _LABEL = re.compile("[a-z]([-a-z0-9]{0,53}[a-z0-9])?")
 
 
@@ -52,9 +55,10 @@ def account_of(spec: ConsoleSpec, cluster: str) -> str:
 
 
 def console_children(
-    found: Object, spec: ConsoleSpec, context: PodContext, queues: Iterable[Queue]
+    found: Object, spec: ConsoleSpec, context: PodContext, queues: Iterable[tuple[Queue, Shown]]
 ) -> list[Child]:
-    """Return the children. `queues`: those that the console serves. Raises: InvalidInput."""
+    """Return the children. `queues`: those that the console serves, with their conditions. Raises:
+    InvalidInput."""
     metadata = found["metadata"]
     owner = api.Key(api.QUEUE_CLUSTER.name, metadata["namespace"], metadata["name"])
     name = child_name(owner.name)
@@ -95,9 +99,11 @@ def console_children(
 _OF_ONE = frozenset(("POSTROAD_QUEUE", "POSTROAD_S3_BUCKET"))
 
 
-def _file(queues: Iterable[Queue], context: PodContext, base: Mapping[str, str]) -> str:
+def _file(
+    queues: Iterable[tuple[Queue, Shown]], context: PodContext, base: Mapping[str, str]
+) -> str:
     served = {}
-    for queue in queues:
+    for queue, shown in queues:
         own = {
             name: value
             for name, value in queue_configuration(queue, context).items()
@@ -108,7 +114,8 @@ def _file(queues: Iterable[Queue], context: PodContext, base: Mapping[str, str])
         is_hashed = suppression is not None and suppression.addresses == "Hashed"
         hashed = {"keeps_hashes": True} if is_hashed else {}
         place = f"{queue.name.namespace}/{queue.name.name}"
-        served[place] = {"uid": queue.uid, "environment": own, **hashed}
+        conditions = {"conditions": shown} if shown else {}
+        served[place] = {"uid": queue.uid, "environment": own, **hashed, **conditions}
     text = json.dumps(served, sort_keys=True, separators=(",", ":"))
     if len(text) > MAX_FILE:
         raise InvalidInput(

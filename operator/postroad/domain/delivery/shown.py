@@ -49,7 +49,7 @@ def read_window(text: str) -> tuple[int, Sequence[Mapping[str, Any]]]:
 
 
 class SeenOutcomes:
-    """What a reader has seen of the outcomes of workers. The first reading shows where they are."""
+    """Outcomes of workers that a reader has seen. The first reading shows where they are."""
 
     MAX_WORKERS = 1000
 

@@ -40,7 +40,7 @@ from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS, of_queue
 from postroad.telemetry.tracing import MailSpan, MailTracer, mail_attributes
 from postroad.worker.reporting import DueReport, Reporting
-from postroad.worker.shown_outcomes import ShownOutcomes
+from postroad.worker.sites.shown_outcomes import ShownOutcomes
 from postroad.worker.sites.suppressing import Suppressing
 
 _log = logger("worker")
