@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 from postroad.console.audit import AuditTrail
 from postroad.console.queues import ConsoleQueue
 from postroad.console.reading import Views
+from postroad.console.remembered_work import RememberedWork
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import FIRST, id_at
 from postroad.errors import PostroadError
@@ -37,9 +38,6 @@ LAST_OF_A_MILLISECOND = (0xFFF, (1 << 62) - 1)
 
 PORTION = 1000
 """Mails of one portion."""
-
-MAX_KEPT = 1000
-"""Operations that are remembered; the oldest that has ended is forgotten first."""
 
 MAX_RUNNING = 8
 """Operations of a user under way at a time, counts of their mails among them."""
@@ -110,14 +108,14 @@ class Operations:
 
     def __init__(self, clock: Clock, audit: AuditTrail) -> None:
         self._clock, self._audit = clock, audit
-        self._kept: dict[UUID, Running] = {}
+        self._kept = RememberedWork[Running](lambda each: each.has_ended)
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._busy = Counter[str]()
         """Operations and counts under way, by user: one user neither waits for another, nor learns
         what the others do."""
 
     def find(self, on: ConsoleQueue, operation_id: UUID) -> Running | None:
-        found = self._kept.get(operation_id)
+        found = self._kept.find(on.name.namespace, operation_id)
         return found if found is not None and found.on is on else None
 
     async def begin(
@@ -149,7 +147,8 @@ class Operations:
                 f' "confirm": {matched}',
             )
         made = Running(uuid4(), on, operation, meant, matched, who, began)
-        self._keep(made)
+        self._kept.make_room(on.name.namespace)
+        self._kept.add(on.name.namespace, made.id, made)
         if is_dry:
             made.phase, made.ended_at = Phase.COUNTED, began
         else:
@@ -164,12 +163,6 @@ class Operations:
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _keep(self, made: Running) -> None:
-        self._kept[made.id] = made
-        if len(self._kept) > MAX_KEPT:
-            ended = (key for key, each in self._kept.items() if each.has_ended)
-            self._kept.pop(next(ended, made.id))
 
     async def _run(self, running: Running) -> None:
         try:

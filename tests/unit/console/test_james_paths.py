@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from postroad import Mail, Selector
+from postroad.console import remembered_work
 from postroad.console.api.james import tasks
 from postroad.console.api.james.answers import MAX_DURATION
 from postroad.console.operations import MAX_RUNNING
@@ -175,7 +176,7 @@ async def test_a_task_that_works_is_awaited_and_cancelled(
     late = await console.client.delete(f"{QUEUE}/mails")
     assert (late.status_code, late.json()["type"]) == (429, "ServerError")
     monkeypatch.setattr(tasks, "MAX_RUNNING", MAX_RUNNING + 1)
-    monkeypatch.setattr(tasks, "MAX_KEPT", MAX_RUNNING)
+    monkeypatch.setattr(remembered_work, "MAX_KEPT", MAX_RUNNING)
     late = await console.client.delete(f"{QUEUE}/mails")  # though this user may have one more
     assert (late.status_code, late.json()["type"]) == (429, "ServerError")
 
@@ -329,7 +330,7 @@ async def test_tasks_of_another_namespace_are_not_seen(console: RunningConsole) 
 async def test_the_oldest_task_that_ended_is_forgotten(
     console: RunningConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "MAX_KEPT", 2)
+    monkeypatch.setattr(remembered_work, "MAX_KEPT", 2)
     made = []
     for _ in range(3):
         made.append(await begun(await console.client.delete(f"{QUEUE}/mails")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,7 +14,8 @@ from uuid import UUID, uuid4
 
 from postroad.console.api.access import QueueAccess, audited
 from postroad.console.api.james.answers import date_of
-from postroad.console.operations import MAX_KEPT, MAX_RUNNING
+from postroad.console.operations import MAX_RUNNING
+from postroad.console.remembered_work import RememberedWork
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
@@ -82,31 +84,28 @@ class JamesTasks:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: dict[UUID, JamesTask] = {}
+        self._kept = RememberedWork[JamesTask](lambda each: each.ended_at is not None)
+        self._busy = Counter[str]()
         self._works: dict[UUID, asyncio.Task[None]] = {}
 
     def of(self, namespace: str) -> Iterator[JamesTask]:
-        return (each for each in reversed(self._kept.values()) if each.namespace == namespace)
+        return self._kept.of(namespace)
 
     def find(self, namespace: str, task_id: UUID) -> JamesTask | None:
-        found = self._kept.get(task_id)
-        return found if found is not None and found.namespace == namespace else None
+        return self._kept.find(namespace, task_id)
 
     def begin(
         self, at: QueueAccess, kind: str, work: Callable[[JamesTask], Awaitable[Details]]
     ) -> JamesTask:
         """Begin a task on a queue. `work` returns its last details. Raises: Problem where too many
         run."""
-        who = at.who.name
-        if sum(self._kept[each].who == who for each in self._works) >= MAX_RUNNING:
+        who, namespace = at.who.name, at.on.name.namespace
+        if self._busy[who] >= MAX_RUNNING:
             raise Problem(429, f"{MAX_RUNNING} tasks are under way: wait for the end of one")
-        if len(self._kept) >= MAX_KEPT:
-            ended = next((key for key, each in self._kept.items() if each.ended_at), None)
-            if ended is None:
-                raise Problem(429, f"{MAX_KEPT} tasks are under way: wait for the end of one")
-            del self._kept[ended]
-        made = JamesTask(at.on.name.namespace, who, kind, self._clock.now())
-        self._kept[made.id] = made
+        self._kept.make_room(namespace)
+        made = JamesTask(namespace, who, kind, self._clock.now())
+        self._kept.add(namespace, made.id, made)
+        self._busy[who] += 1
         audited(at, kind, id=str(made.id))
         self._works[made.id] = asyncio.create_task(self._run(made, work), name=kind)
         return made
@@ -131,6 +130,7 @@ class JamesTasks:
             _log.exception("a task failed", id=str(task.id))
         finally:
             del self._works[task.id]
+            self._busy -= Counter((task.who,))
             task.status, task.ended_at = end, self._clock.now()
             if task.details is not None:
                 task.details["timestamp"] = rfc3339(task.ended_at)
