@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import subprocess
@@ -105,6 +106,14 @@ def run(*words: str, **variables: str) -> str:
     return subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment, timeout=60
     ).stdout
+
+
+def test_top_prints_sizes_as_json_once(store: str) -> None:
+    (line,) = run("top", "--queue", store, "--json").splitlines()
+
+    found = json.loads(line)
+    assert (found["queue"], found["size"], found["held"]) == (store, 3, 0)
+    assert "at_least" not in found
 
 
 def test_top_prints_one_table_where_no_terminal_is(store: str) -> None:
