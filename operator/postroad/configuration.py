@@ -11,7 +11,7 @@ suit the mail. Adoptions and advice go by it. Only reads.
 The configuration that this process may act on: read often, used for one lease, never longer.
 
 Every process that uses the view holds a `LeasedConfiguration`, also those outside the cluster. Each
-records the steps of a rollout (`domain.configuration.rollout`), so that none depends on an
+records the steps of a rollout (`domain.configuration.history`), so that none depends on an
 operator. A process that cannot read the history in time stops acting on it, because a reader with
 an old configuration does not find new mail. Source: ADR 0005; invariants 4 and 7."""
 

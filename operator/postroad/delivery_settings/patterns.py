@@ -43,7 +43,7 @@ class DeliverySection(BaseModel):
 
     model_config = ConfigDict(
         frozen=True,
-        extra="ignore",  # as `controller.spec_parts.Model`; files are read with "forbid"
+        extra="ignore",  # as `controller.spec.parts.Model`; files are read with "forbid"
         alias_generator=to_camel,
         use_attribute_docstrings=True,
     )
@@ -126,8 +126,8 @@ def _network(text: str) -> str:
 
 
 NETWORK_PATTERN = "^([0-9]{1,3}([.][0-9]{1,3}){3}|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)(/[0-9]{1,3})?$"
-"""The form of a network or an address, of IPv4 or IPv6, for the API server; `domain.networks`
-checks the rest."""
+"""The form of a network or an address, of IPv4 or IPv6, for the API server;
+`domain.values.networks` checks the rest."""
 
 
 def _without_nul(path: Path) -> Path:

@@ -294,7 +294,7 @@ class SchemaChanges:
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """Options that the tables need, computed over the queues of a cluster (`domain.lifetimes`).
+    """Options that the tables need, over the queues of a cluster (`domain.queues.lifetimes`).
     `replication` as CQL has it, e.g. {"class": "NetworkTopologyStrategy", "dc1": "3"}."""
 
     replication: Mapping[str, str]

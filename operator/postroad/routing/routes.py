@@ -17,7 +17,7 @@ from postroad.routing.answers import RecordType
 from postroad.routing.securing import USUAL_SECURITY, MxSecurity, TlsaRecords
 from postroad.routing.tables import RoutingTable
 
-DIGEST_DEAD_LETTERS = 8
+DIGEST_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RoutedSite:
             return first.host
         text = "\n".join(" ".join(map(written_hop, tier)) for tier in self.tiers)
         count = f"+{len(more)}" if more else ""
-        return f"{first}{count}.{sha256(text.encode()).hexdigest()[:DIGEST_DEAD_LETTERS]}"
+        return f"{first}{count}.{sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Typed settings, read once from the environment and validated at start.
 
 Variables are named `POSTROAD_<SECTION>_<FIELD>`; the docstring under each field is its reference.
-A section is a class of `servers`, `delivery`, `programs`, `intake` or `pipeline`."""
+A section is a class of `queue_cluster`, `delivery`, `intake` or `pipeline`."""
 
 import os
 import re

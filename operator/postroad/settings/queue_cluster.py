@@ -105,4 +105,4 @@ class BrokerSettings(Section):
 
     delivery_limit: Annotated[int, Field(ge=1, le=1000)] = 20
     """Number of times that RabbitMQ may deliver a mail that is not finished, before it is a dead
-    dead letter."""
+    letter."""

@@ -10,7 +10,7 @@ clock, a process whose clock is ahead would win over all later writes. By the co
 arrival, a write that was stuck in a cut connection would win over those that were made after it. So
 each write gets the view's time at which this process made it: the session reads the clocks of
 Cassandra's hosts when it connects and with every `Session.server_times`, takes the time that most
-of them agree on (`domain.clocks`), and adds CLOCK_BOOTTIME in between.
+of them agree on (`domain.values.instants`), and adds CLOCK_BOOTTIME in between.
 (Lightweight transactions have timestamps of their own, which Cassandra orders; rows, which are
 never written twice with different values, get the coordinator's: `INSERT_ROW`.)"""
 

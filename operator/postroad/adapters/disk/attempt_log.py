@@ -42,7 +42,7 @@ class LogLimits:
 
 
 class FileAttemptLog:
-    """`ports.attempt_log.AttemptLog` over a folder. Raises: InvalidSettings, where the folder
+    """`ports.delivery.AttemptLog` over a folder. Raises: InvalidSettings, where the folder
     cannot be made or written to."""
 
     def __init__(self, folder: Path, limits: LogLimits, now: Callable[[], datetime]) -> None:

@@ -1,4 +1,4 @@
-"""Dispatch: `domain.dispatch` decides about one reference, this module carries out.
+"""Dispatch: `domain.queues.dispatch` decides about one reference, this module carries out.
 
 It reads the mark and the limits, takes the claims that the decision asks for, and hands the entry
 out, replaces it, finishes it or publishes the reference again.

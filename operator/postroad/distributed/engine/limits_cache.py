@@ -1,8 +1,8 @@
 """The limits that this process last read, and its clock compared with the view's.
 
-The view's time is what most of its hosts agree on (`domain.clocks`). Between two readings the
-elapsed time is added to it, so that a step of the wall clock is noticed at its next use. Limits may
-be used for less than one lease after they were read, because cleanup waits a full lease between
+The view's time is what most of its hosts agree on (`domain.values.instants`). Between two readings
+the elapsed time is added to it, so that a step of the wall clock is noticed at its next use. Limits
+may be used for less than one lease after they were read, because cleanup waits a full lease between
 moving browse start and deleting marks: a process that finds no mark has the browse start that
 explains it. Source: 001; invariants 4 and 7."""
 

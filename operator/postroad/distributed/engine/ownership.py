@@ -2,7 +2,7 @@
 
 An audit deletes objects that no row names. That is wrong where the rows are in another view, or
 were: another installation uses the bucket for a queue of the same name, or the view was restored
-from a backup. The owner object shows both (`domain.ownership`). Source: ADR 0024."""
+from a backup. The owner object shows both (`domain.queues.ownership`). Source: ADR 0024."""
 
 from datetime import timedelta
 from uuid import UUID

@@ -98,7 +98,7 @@ def key_of_bytes(queue: QueueName, accepted_at: datetime, mail_id: UUID) -> str:
 
 
 def key_of_owner(queue: QueueName) -> str:
-    """Return the key of the owner object, which no mail has (`domain.ownership`)."""
+    """Return the key of the owner object, which no mail has (`domain.queues.ownership`)."""
     return f"{queue}/owner"
 
 

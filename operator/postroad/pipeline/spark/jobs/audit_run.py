@@ -208,7 +208,7 @@ class Audit:
         )
 
     async def _messages(self, began: datetime) -> MessageCount:
-        """Count messages before mails, as `domain.lost_messages` has it."""
+        """Count messages before mails, as `domain.queues.lost_messages` has it."""
         depths = await self._queue.broker.depths()
         messages = None
         if depths.leased is not None:
