@@ -15,8 +15,10 @@ import pytest
 from postroad import Mail, Selector
 from postroad.console import page
 from postroad.console.api.guard import SECURITY_HEADERS
-from postroad.console.page.rendering import shown
+from postroad.console.page.rendering import rate, shown
 from postroad.console.page.texts import OPERATIONS, TEXTS
+from postroad.domain.delivery.sites import published_views
+from postroad.ports.delivery import Topic
 from postroad.ports.mail_queue import MailQueue, Operation
 from support.consoles import RunningConsole, a_console
 
@@ -117,6 +119,58 @@ async def test_each_number_of_the_ages_leads_to_its_mails(console: RunningConsol
 @pytest.mark.parametrize("path", ["", *(f"/{tab}" for tab in TABS if tab != "queue")])
 async def test_every_part_is_shown_of_an_empty_queue(console: RunningConsole, path: str) -> None:
     assert 'aria-current="page"' in await read(console, HOME + path)
+
+
+async def test_rates_conditions_and_how_the_size_went_are_shown(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = [{"type": "Ready", "status": "True", "reason": "AsDeclared"}]
+    bad = {"type": "Durable", "status": "False", "reason": "OneNode<b>"}
+    monkeypatch.setattr(console.console.queues, "conditions", lambda _: [*ready, bad])
+    monkeypatch.setattr("postroad.console.rates.MIN_BETWEEN", timedelta(0))
+    shared = console.queue.shared_state
+    assert shared
+    first = await read(console, HOME)
+    entry = published_views([], left=10**6)
+    await shared.publish(Topic.WORKERS, "w", entry, timedelta(minutes=1))
+    await read(console, HOME)
+    page = await read(console, HOME + "?live=true")
+
+    assert ("polyline" in first, "polyline" in page) == (False, True)
+    assert re.search(r"<dt>Out</dt><dd>[0-9,]+/s</dd>", page), page
+    assert 'hx-trigger="every 5s"' in page
+    assert re.search(r'badge delivered"><bdi>Ready</bdi><', page)
+    assert re.search(r'badge failed"><bdi>Durable</bdi>: <bdi>OneNode&lt;b&gt;</bdi><', page)
+    assert re.search(r"<dt>Out</dt><dd>[0-9,]+/s</dd>", await read(console, "/"))
+
+
+@pytest.mark.parametrize(
+    ("per_second", "expected"),
+    [(None, "–"), (0, "0/s"), (0.25, "15/min"), (3.14, "3.1/s"), (1234.5, "1,234/s")],
+)
+def test_a_rate_is_shown_for_people(per_second: float | None, expected: str) -> None:
+    assert rate(per_second) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "texts"),
+    [
+        ("?sliceWindow=30m", "good", ["accepted, as version 2", "1h</bdi> → <bdi>30m"]),
+        ("?sliceWindow=1h", "good", ["It would change nothing."]),
+        ("?sliceWindow=45m", "bad", ["It would be refused:", "30m</bdi>, <bdi>1h"]),
+        ("?bucketCount=x", "bad", ["bucketCount"]),
+    ],
+)
+async def test_what_a_change_of_the_configuration_would_do_is_shown_and_nothing_is_changed(
+    console: RunningConsole, query: str, status: str, texts: list[str]
+) -> None:
+    before = (await console.client.get(f"/api/v1{HOME}/configuration")).json()
+    page = await read(console, f"{HOME}/configuration{query}")
+
+    assert f'class="notice {status}"' in page
+    for each in texts:
+        assert each in page
+    assert (await console.client.get(f"/api/v1{HOME}/configuration")).json() == before
 
 
 async def test_a_wrong_filter_stands_beside_what_was_asked(console: RunningConsole) -> None:

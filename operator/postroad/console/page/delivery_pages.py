@@ -108,7 +108,21 @@ async def show_trace(request: Request, namespace: str, name: str) -> Response:
     return await _show(request, namespace, name, "trace", asked, given=given)
 
 
+PLANNED = ("sliceWindow", "bucketCount", "updateBrowseStartPace")
+
+
 @router.get("/configuration")
 async def show_configuration(request: Request, namespace: str, name: str) -> Response:
-    """Show the configuration of a queue's view, and its history."""
-    return await _show(request, namespace, name, "configuration", {})
+    """Show the configuration of a queue's view, its history, and what a change would do."""
+    given = {each: request.query_params.get(each, "").strip() for each in PLANNED}
+    plan, refused = None, None
+    if any(given.values()):
+        at = ("queues", namespace, name, "configuration", "plan")
+        try:
+            plan = await Api(request).get(*at, query=given.items())
+        except Problem as problem:
+            if problem.status not in (404, 422):
+                raise
+            refused = problem.detail
+    shown = {"given": given, "plan": plan, "refused": refused}
+    return await _show(request, namespace, name, "configuration", {}, **shown)

@@ -42,14 +42,15 @@ def _bars(ages: dict[str, Any]) -> list[tuple[str, int, int]]:
 
 
 @router.get("/queues/{namespace}/{name}")
-async def show_queue(request: Request, namespace: str, name: str) -> Response:
-    """Show a queue: how much waits, and how old it is."""
+async def show_queue(request: Request, namespace: str, name: str, live: bool = False) -> Response:
+    """Show a queue: how much waits, comes and goes, and how old it is."""
     api, at = Api(request), ("queues", namespace, name)
     queue, ages = await asyncio.gather(api.get(*at), api.get(*at, "ages"))
     rows = [_older(each) for each in ages["items"][:MAX_DOMAINS]]
     limits = [limit for limit, _, _ in rows[0]["cells"]] if rows else []
     more = max(0, len(ages["items"]) - MAX_DOMAINS)
-    return render("queue", queue=queue, tab="queue", rows=rows, limits=limits, more=more)
+    shown: dict[str, Any] = {"rows": rows, "limits": limits, "more": more}
+    return render("queue", queue=queue, tab="queue", live=live, **shown)
 
 
 def _older(row: dict[str, Any]) -> dict[str, Any]:

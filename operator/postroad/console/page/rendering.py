@@ -4,6 +4,7 @@ that change the direction of text, are shown by their numbers."""
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -65,6 +66,23 @@ def age(text: object) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
+def rate(per_second: float | None) -> str:
+    """Return a rate for people, by the second or, of a slow one, by the minute."""
+    if per_second is None:
+        return "–"
+    if per_second and per_second < 1:
+        return f"{60 * per_second:.2g}/min"
+    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.2g}/s"
+
+
+def points(sizes: Sequence[int]) -> str:
+    """Return the points of a line of 120 by 20 units, the highest at the top."""
+    most, steps = max(1, *sizes), len(sizes) - 1
+    return " ".join(
+        f"{120 * at / steps:.1f},{21 - 20 * size / most:.1f}" for at, size in enumerate(sizes)
+    )
+
+
 def query(*fields: tuple[str, Any]) -> str:
     """Return a query of the fields that are given, with its question mark."""
     given = [(name, value) for name, value in fields if value not in (None, "")]
@@ -81,6 +99,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"shown": shown, "moment": moment, "octets": octets, "age": age}
+    made.filters |= {"rate": rate, "points": points}
     made.filters |= {"number": lambda value: "–" if value is None else f"{value:,}"}
     made.globals |= {"t": TEXTS, "query": query}
     return made
