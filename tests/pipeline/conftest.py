@@ -23,6 +23,7 @@ from postroad.pipeline.java.key_stores import KeyStores
 from postroad.pipeline.spark.lake.lake import EXTENSIONS
 from postroad.pipeline.spark.session import BRIEF, SETTINGS, open_session
 from postroad.settings import Settings
+from support.catalog_server import sqlite_driver
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     }
-    session = open_session("local[2]", settings, jars.jars_in(folder))
+    session = open_session("local[2]", settings, [*jars.jars_in(folder), sqlite_driver()])
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -25,6 +25,7 @@ from postroad.distributed.entries.live_slices import with_marks
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import Entry, Partition, UndecodableRow, slice_of
 from postroad.domain.queues.names import QueueName
+from postroad.pipeline.spark.lake.catalogs import LakePlace
 from postroad.pipeline.spark.lake.lake import LakeTables, open_lake
 from postroad.pipeline.spark.spark_conf import lake_folder, s3_settings
 from postroad.ports.servers import Servers
@@ -82,7 +83,7 @@ async def lines_of(
 def lake_of(spark: SparkSession, name: QueueName) -> LakeTables:
     folder = lake_folder(name.bucket("postroad-"), name)
     settings = s3_settings(s3_access(from_environment()))
-    return open_lake(spark, folder, settings, catalog=f"stored{next(CATALOGS)}")
+    return open_lake(spark, LakePlace(folder, settings), catalog=f"stored{next(CATALOGS)}")
 
 
 async def test_the_lake_has_what_the_view_had(

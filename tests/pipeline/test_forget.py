@@ -19,6 +19,7 @@ from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.archive.archive import ArchiveClaim
 from postroad.pipeline.archive.planning import Stretch
 from postroad.pipeline.spark.jobs.archiving import before, export, forget, of_address
+from postroad.pipeline.spark.lake.catalogs import LakePlace
 from postroad.pipeline.spark.lake.lake import LakeTables, open_lake
 from postroad.ports.view import View
 from support.memory.clock import ManualClock
@@ -55,7 +56,7 @@ def lake(spark: SparkSession, folder: Path) -> LakeTables:
     """A lake whose files are not compressed, with what an address sent and got, plain and hashed,
     beside others."""
     catalog = f"forgetting{next(CATALOGS)}"
-    made = open_lake(spark, f"file:{folder}", create=True, catalog=catalog)
+    made = open_lake(spark, LakePlace(f"file:{folder}"), create=True, catalog=catalog)
     spark.sql(
         f"ALTER TABLE {catalog}.lake.entries SET TBLPROPERTIES"
         " ('write.parquet.compression-codec' = 'uncompressed')"

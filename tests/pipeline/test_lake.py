@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Entry, Mark, Partition, PurgeWatermark, place
@@ -19,9 +20,10 @@ from postroad.domain.values.identifiers import id_at
 from postroad.errors import JobFailed, LakeNotFound, LakeTooNew
 from postroad.pipeline.archive.archive import Run
 from postroad.pipeline.archive.planning import ArchivedPartition, Gap
+from postroad.pipeline.spark.lake.catalogs import LakePlace
 from postroad.pipeline.spark.lake.extent import Extent, extent_of
 from postroad.pipeline.spark.lake.lake import LakeTables, in_thread, open_lake, ranges_of
-from postroad.pipeline.spark.lake.schema import ENTRIES
+from postroad.pipeline.spark.lake.schema import ENTRIES, LAKE_TABLES, LakeTable
 from postroad.pipeline.spark.session import translated
 from postroad.ports.marks import PartitionVersion
 from support.archive_story import NO_STOP, Entries, Stopped, Story, happen
@@ -48,7 +50,7 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture
 def lake(spark: SparkSession, folder: str) -> LakeTables:
-    return open_lake(spark, folder, create=True, catalog=f"lake{next(CATALOGS)}")
+    return open_lake(spark, LakePlace(folder), create=True, catalog=f"lake{next(CATALOGS)}")
 
 
 def an_entry(at: datetime, number: int, recipients: tuple[str, ...] = ("b@example.net",)) -> Entry:
@@ -175,7 +177,7 @@ def test_a_commit_that_would_replace_what_another_writer_wrote_since_fails(
     """As that of a run that was suspended, and came too late."""
     before, after = lines_of(range(3)), lines_of(range(3), Mark(delivered_at=START + HOUR))
     first, second = before[:8], before[8:]
-    late = open_lake(spark, folder, create=True, catalog=f"lake{next(CATALOGS)}")
+    late = open_lake(spark, LakePlace(folder), create=True, catalog=f"lake{next(CATALOGS)}")
     lake.put_entries(frame(spark, after[:8]), partitions_of(first))
 
     with pytest.raises(JobFailed, match="conflicting"), translated():
@@ -186,18 +188,66 @@ def test_a_commit_that_would_replace_what_another_writer_wrote_since_fails(
     assert stored(lake) == in_order(after)
 
 
-def test_a_lake_of_an_earlier_release_gets_the_columns_that_it_lacks(
-    spark: SparkSession, lake: LakeTables, folder: str
-) -> None:
+class LaterLake(LakeTables):
+    """The lake of a release that knows a further column."""
+
+    _tables: Mapping[str, LakeTable] = {
+        **LAKE_TABLES,
+        "entries": ENTRIES._replace(columns={**ENTRIES.columns, "later": ("string", "new")}),
+    }
+
+
+@pytest.fixture
+def releases(spark: SparkSession, folder: str) -> tuple[LakeTables, LakeTables]:
+    """A lake that this release has made, as this and as the later one see it."""
     name = f"lake{next(CATALOGS)}"
-    open_lake(spark, folder, catalog=name)
-    spark.sql(f"ALTER TABLE {name}.lake.entries DROP COLUMN seconds")
-    lines = lines_of(range(1))
+    lake = open_lake(spark, LakePlace(folder), create=True, catalog=name)
+    return lake, LaterLake(spark, name, LakePlace(folder))
 
-    later = open_lake(spark, folder, create=True, catalog=name)
-    later.put_entries(frame(spark, lines), partitions_of(lines))
 
-    assert lines_in(later.entries().select(*ENTRIES.columns)) == in_order(lines)
+def of_two_buckets(spark: SparkSession) -> tuple[list[EntryLine], list[EntryLine], DataFrame]:
+    """Lines of one hour: a part of them, the others, and all of them as the later release has
+    them."""
+    lines = lines_of(range(2))
+    first = [each for each in lines if each.bucket_id == 0]
+    others = [each for each in lines if each.bucket_id == 1]
+    return first, others, frame(spark, lines).withColumn("later", F.lit("it"))
+
+
+def test_a_lake_of_an_earlier_release_is_read_and_appended_to(
+    spark: SparkSession, releases: tuple[LakeTables, LakeTables]
+) -> None:
+    earlier, later = releases
+    first, others, lines = of_two_buckets(spark)
+    earlier.put_entries(frame(spark, first), partitions_of(first))
+
+    later.create()
+    assert stored_as_known(later) == in_order(first)
+    later.put_entries(lines, partitions_of(others))
+
+    assert stored_as_known(later) == in_order([*first, *others])
+    assert later.entries().where("later = 'it'").count() == len(others)
+
+
+def test_a_lake_of_a_later_release_is_read_and_keeps_what_is_not_known(
+    spark: SparkSession, releases: tuple[LakeTables, LakeTables]
+) -> None:
+    """By the release before, as behind a rollback; it replaces lines of an hour that stays."""
+    earlier, later = releases
+    first, others, lines = of_two_buckets(spark)
+    later.create()
+    later.put_entries(lines, partitions_of(first))
+
+    earlier.create()
+    assert stored_as_known(earlier) == in_order(first)
+    earlier.put_entries(frame(spark, others), partitions_of(others))
+
+    assert stored_as_known(later) == in_order([*first, *others])
+    assert later.entries().where("later = 'it'").count() == len(first)
+
+
+def stored_as_known(lake: LakeTables) -> list[EntryLine]:
+    return lines_in(lake.entries().select(*ENTRIES.columns))
 
 
 def test_files_of_former_states_go_and_the_present_one_stays(
@@ -233,27 +283,27 @@ def test_a_lake_of_a_newer_schema_is_refused(
     spark: SparkSession, lake: LakeTables, folder: str
 ) -> None:
     name = f"lake{next(CATALOGS)}"
-    opened = open_lake(spark, folder, catalog=name)
+    opened = open_lake(spark, LakePlace(folder), catalog=name)
     assert stored(opened) == []
     spark.sql(f"ALTER TABLE {name}.lake.gaps SET TBLPROPERTIES ('postroad.schema-version' = '2')")
 
     for create in (False, True):
         with pytest.raises(LakeTooNew, match="gaps is of schema version 2"):
-            open_lake(spark, folder, create=create, catalog=name)
+            open_lake(spark, LakePlace(folder), create=create, catalog=name)
 
 
 async def test_a_lake_opens_in_any_thread(
     spark: SparkSession, lake: LakeTables, folder: str
 ) -> None:
     """As commands open it, before their session has used a catalog."""
-    opened = await in_thread(open_lake, spark.newSession(), folder)
+    opened = await in_thread(open_lake, spark.newSession(), LakePlace(folder))
 
     assert await in_thread(opened.gaps) == ()
 
 
 def test_a_folder_without_a_lake_is_named(spark: SparkSession, folder: str) -> None:
     with pytest.raises(LakeNotFound, match="nothing was archived"):
-        open_lake(spark, folder, catalog=f"lake{next(CATALOGS)}")
+        open_lake(spark, LakePlace(folder), catalog=f"lake{next(CATALOGS)}")
 
 
 def test_hours_that_meet_are_one_range() -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.lake_entries import History, delivered, frame
 from postroad.domain.queues.entries import Partition, slice_of
+from postroad.pipeline.spark.lake.catalogs import LakePlace
 from postroad.pipeline.spark.lake.lake import LakeTables, open_lake
 from support.repository import ROOT
 from support.store_ledger import HOUR
@@ -38,7 +39,7 @@ EXAMPLES = dict(
 @pytest.fixture(scope="module")
 def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("read") / "lake"
-    lake = open_lake(spark, f"file:{found}", create=True, catalog="read")
+    lake = open_lake(spark, LakePlace(f"file:{found}"), create=True, catalog="read")
     history = History()
     for number in range(5):
         entry = history.accept("a@a.example", "b@b.example")

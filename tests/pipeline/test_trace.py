@@ -31,6 +31,7 @@ from postroad.pipeline.spark.jobs.tracing import (
     selector_of,
     trace,
 )
+from postroad.pipeline.spark.lake.catalogs import LakePlace
 from postroad.pipeline.spark.lake.lake import open_lake
 from postroad.settings.pipeline import AddressKind
 
@@ -227,7 +228,9 @@ def test_files_without_the_mail_are_not_read(
     spark: SparkSession, history: History, tmp_path: Path, number: int, others: str
 ) -> None:
     """Those of other hours are deleted, so that it would be noticed."""
-    lake = open_lake(spark, f"file:{tmp_path}/queue", create=True, catalog=f"trace{uuid4().hex}")
+    lake = open_lake(
+        spark, LakePlace(f"file:{tmp_path}/queue"), create=True, catalog=f"trace{uuid4().hex}"
+    )
     start = F.date_trunc("hour", "enqueued_at")
     lines = frame(spark, history.entries).withColumns({"slice_start": start, "bucket_id": F.lit(0)})
     lake.put_entries(lines, [Partition(NOON, 0), Partition(NOON + DAY, 0)])

@@ -16,8 +16,9 @@ from postroad.pipeline.archive.embedded_parts import (
     PartKind,
     segment_part,
 )
+from postroad.pipeline.archive.lake_files import KnownTimes
 from postroad.pipeline.archive.planning import Gap
-from postroad.pipeline.spark.lake.store_lake import KnownTimes, SegmentFound
+from postroad.pipeline.spark.lake.store_lake import SegmentFound
 from support.plain_fold import Line, lines_of
 from support.store_ledger import HOUR, Cells
 

@@ -80,6 +80,13 @@ def _rule(**rule: Any) -> Spec:
     return _delivery(routing={"rules": [{"name": "r"} | rule]})
 
 
+POSTGRESQL = "jdbc:postgresql://db/lakes"
+
+
+def _catalog(**fields: object) -> dict[str, object]:
+    return {"pipeline": {"catalog": fields}}
+
+
 def _hop(**hop: Any) -> Spec:
     return _rule(hops=[{"host": "relay.example"} | hop])
 
@@ -541,6 +548,17 @@ MAIL_QUEUES = (
         "from 24h to 239976h",
     ),
     Case({"pipeline": {"audit": {"schedule": "7 1 * * *", "repair": "perhaps"}}}, "repair"),
+    Case(_catalog()),
+    Case(_catalog(type="JDBC", uri=POSTGRESQL, login={"secretRef": {"name": "catalog"}})),
+    Case(_catalog(type="REST", uri="https://c.example/api", warehouse="mail", namespace="a_b")),
+    Case(_catalog(type="Glue"), "type"),
+    Case(_catalog(namespace="a"), "a Hadoop catalog is the lake's own folder"),
+    Case(_catalog(type="REST"), "a REST catalog needs uri"),
+    Case(_catalog(type="REST", uri=POSTGRESQL), "a REST catalog needs uri"),
+    Case(_catalog(type="JDBC", uri="postgresql://db/lakes"), "a JDBC catalog needs uri"),
+    Case(_catalog(type="JDBC", uri=f"{POSTGRESQL}?password=a"), "uri has a login"),
+    Case(_catalog(type="REST", uri="https://c.example", login={}), "give either secretRef"),
+    Case(_catalog(type="REST", uri="https://c.example", namespace="A"), "namespace"),
 )
 
 QUEUE_CLUSTERS = (

@@ -27,7 +27,7 @@ from postroad.controller.kubernetes.api import CONFIG_MAP, SECRET, log_action
 from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Reads
 from postroad.controller.spec.cluster import QueueClusterSpec
-from postroad.controller.spec.pipeline import ADDRESS_KEY
+from postroad.controller.spec.pipeline import ADDRESS_KEY, Pipeline
 from postroad.controller.spec.tls import (
     LoginReference,
     ServerTls,
@@ -41,6 +41,7 @@ from postroad.delivery_settings.secret_references import (
     SecretReference,
 )
 from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
+from postroad.logins import LOGIN
 from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Servers
 from postroad.settings import Settings
@@ -217,8 +218,13 @@ async def check_certificate(api: Reads, namespace: str, name: str) -> None:
     _certificate_in(await _read(api, namespace, SecretReference(name=name), CERTIFICATE_KEYS))
 
 
-async def check_address_key(api: Reads, namespace: str, reference: SecretReference) -> None:
-    """Check that a Secret has a key for hashed addresses. Raises: CredentialsMissing."""
+async def check_pipeline_secrets(api: Reads, namespace: str, pipeline: Pipeline) -> None:
+    """Check that Secrets have a key for hashed addresses, and a login at the catalog, where these
+    are named. Raises: CredentialsMissing."""
+    if (login := pipeline.catalog_secret) is not None:
+        (await _read(api, namespace, login, LOGIN)).texts(LOGIN)
+    if (reference := pipeline.addresses.key_ref) is None:
+        return
     read = await _read(api, namespace, reference, (ADDRESS_KEY,))
     if len(read.texts((ADDRESS_KEY,))[ADDRESS_KEY]) < MIN_KEY:
         raise CredentialsMissing(

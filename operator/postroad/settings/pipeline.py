@@ -36,6 +36,13 @@ class Pipeline(Section):
     address_key_file: Path | None = None
     """File with this key, instead of it."""
 
+    catalog: str | None = None
+    """YAML file about the catalog that names the tables of the lake, with the fields of
+    `spec.pipeline.catalog`; or this document itself, in braces. None: the folder of the lake."""
+
+    catalog_driver: Path | None = None
+    """Jar with the JDBC driver of the catalog's database. None: PostgreSQL's."""
+
     summary_file: Path | None = None
     """File to which a run writes in the end what it did, as JSON. None: none."""
 

@@ -146,6 +146,33 @@ def test_workers_may_reach_what_they_deliver_to(
         assert found["worker"]["policyTypes"] == ["Egress"]
 
 
+@pytest.mark.parametrize(
+    ("catalog", "ports"),
+    [
+        ({"type": "JDBC", "uri": "jdbc:postgresql://db/lakes"}, [5432]),
+        ({"type": "JDBC", "uri": "jdbc:mysql://db/lakes"}, None),
+        ({"type": "REST", "uri": "http://catalog:8181/iceberg"}, [8181]),
+        (
+            {
+                "type": "REST",
+                "uri": "http://catalog:8181",
+                "properties": {"oauth2-server-uri": "https://issuer/token"},
+            },
+            [443, 8181],
+        ),
+    ],
+)
+def test_jobs_may_reach_the_catalog_of_their_lake(
+    catalog: dict[str, Any], ports: list[int] | None
+) -> None:
+    pipeline = {"addresses": {"keep": "None"}, "catalog": catalog}
+
+    found = network_policies(queue(pipeline=pipeline), context())
+
+    rule = {"ports": [{"port": each, "protocol": "TCP"} for each in ports or ()]}
+    assert found["pipeline"]["egress"] == [{} if ports is None else rule]
+
+
 def test_jobs_with_executors_may_reach_the_api_server_wherever_it_is() -> None:
     pipeline = {"addresses": {"keep": "None"}, "executors": {"instances": 1}}
 

@@ -36,6 +36,7 @@ from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.pipeline import JOBS, ForgetSpec
 from postroad.controller.spec.queue_resource import PipelineProgram, PodContext, Queue
 from postroad.controller.spec.tls import CassandraTls
+from postroad.delivery_settings.lake_catalog import LakeCatalog, read_catalog
 from postroad.errors import InvalidInput
 from postroad.pipeline.java.executors import Executors
 from postroad.ports.kubernetes import Object
@@ -89,6 +90,23 @@ def pod_of(cron_job: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], di
     pod = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     return pod, container, {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def test_a_run_has_the_catalog_as_a_document_and_its_login_as_files() -> None:
+    given = {"type": "JDBC", "uri": "jdbc:postgresql://db/lakes", "namespace": "a"}
+    login = {"secretRef": {"name": "catalog"}}
+
+    found = children(
+        queue(archive=HOURLY, addresses={"keep": "None"}, catalog=given | {"login": login})
+    )
+
+    pod, container, variables = pod_of(found["CronJob", "out-archive"])
+    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "catalog")
+    read = read_catalog(from_environment(variables).pipeline.catalog)
+    assert read == LakeCatalog.model_validate(given | {"login": {"folder": mounted["catalog"]}})
+    assert volume["secret"]["secretName"] == "catalog"
+    assert [each["path"] for each in volume["secret"]["items"]] == ["username", "password"]
 
 
 @pytest.mark.parametrize(
@@ -387,6 +405,23 @@ def test_a_key_that_is_missing_or_short_is_named_until_it_is_there() -> None:
             assert KEY not in str(operator.kubernetes.objects.values()).replace(
                 str(change["data"]), ""
             )
+
+    run(scene())
+
+
+def test_a_login_at_the_catalog_that_is_missing_is_named_until_it_is_there() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            login: dict[str, Any] = {"login": {"secretRef": {"name": "catalog"}}}
+            catalog = {"type": "JDBC", "uri": "jdbc:postgresql://db/lakes"} | login
+            await operator.declare(workers=workers(), pipeline=PLAIN | {"catalog": catalog})
+            assert operator.condition("PipelineReady")["reason"] == "CredentialsMissing"
+            assert cron_job(operator) is None
+
+            given = {"username": "postroad", "password": "pw"}
+            await operator.create(secret(NAMESPACE, "catalog", given))
+            await move(320)
+            assert operator.condition("PipelineReady")["status"] == "True"
 
     run(scene())
 

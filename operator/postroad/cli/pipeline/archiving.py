@@ -24,6 +24,7 @@ from postroad.cli.options import (
 )
 from postroad.cli.pipeline import spark
 from postroad.cli.pipeline.lake import DAY, AskedLake, LakeRequest, opened_lake, with_lake
+from postroad.delivery_settings.lake_catalog import read_catalog
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.queues.entries import slice_of
 from postroad.domain.values.identifiers import EPOCH
@@ -31,6 +32,7 @@ from postroad.domain.values.instants import parse_period, rfc3339
 from postroad.errors import InvalidInput, StoreDamaged
 from postroad.pipeline.addresses import kept_address
 from postroad.pipeline.archive.archive import ArchiveClaim, Run, Wanted
+from postroad.pipeline.archive.lake_files import KEPT_STATES
 from postroad.pipeline.archive.planning import finest_window
 from postroad.pipeline.java import jars
 from postroad.settings import Settings, from_environment
@@ -92,7 +94,7 @@ async def _archive(
 ) -> tuple[Run, datetime | None]:
     """Return the run, and the instant before which all is archived."""
     files = spark.installed(settings)
-    key = spark.address_key(settings)
+    key, catalog = spark.address_key(settings), read_catalog(settings.pipeline.catalog)
     with spark.run_stores(settings) as stores:
         async with open_archived(request.url, settings, "name its lake with --lake") as queue:
             from postroad.pipeline.spark import spark_conf
@@ -108,9 +110,7 @@ async def _archive(
                 timing=Timing(),
                 settings=spark_conf.cassandra_settings(queue.cassandra, stores),
             )
-            place = archiving.LakePlace(
-                spark_conf.lake_folder(queue.bucket, queue.name), spark_conf.s3_settings(queue.s3)
-            )
+            place = spark.place_of(queue, catalog)
             async with spark.spark_session(settings, stores, files, request.master) as session:
                 kept = column_of(settings.pipeline.addresses, key)
                 run = await archiving.archive(
@@ -128,6 +128,7 @@ async def _archive_store(
     LakeTooNew, JobFailed."""
     kept = kept_address(settings.pipeline.addresses, spark.address_key(settings))
     name, clock = name_of(request.url), MachineClock()
+    catalog = read_catalog(settings.pipeline.catalog)
     check_lake(lake, name)
     spark.installed(settings)  # a store keeps nothing for a run that cannot be
     layout = begin_archive(request.url)
@@ -135,12 +136,11 @@ async def _archive_store(
         LakeLock(lake, name, clock, patience),
         spark.open_spark(settings, request.master, brief=True) as session,
     ):
-        from postroad.pipeline.spark.jobs.archiving import KEPT_STATES
         from postroad.pipeline.spark.jobs.store_archiving import archive_history
         from postroad.pipeline.spark.lake.lake import in_thread
         from postroad.pipeline.spark.lake.store_lake import open_store_lake
 
-        tables = await in_thread(lambda: open_store_lake(session, lake, create=True))
+        tables = await in_thread(lambda: open_store_lake(session, lake, catalog, create=True))
         source = (DiskFiles(), layout, kept)
         found = await in_thread(archive_history, tables, *source, clock, uuid4())
         await in_thread(tables.expire, clock.now() - KEPT_STATES)

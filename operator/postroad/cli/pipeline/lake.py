@@ -24,6 +24,7 @@ from postroad.cli.options import (
     queue_option,
 )
 from postroad.cli.pipeline import spark
+from postroad.delivery_settings.lake_catalog import read_catalog
 from postroad.domain.values.instants import rfc3339
 from postroad.domain.values.text import escaped, json_line
 from postroad.errors import InvalidInput, InvalidQueueURL
@@ -145,26 +146,25 @@ def print_result(request: LakeRequest, job: LakeJob, *, as_json: bool) -> None:
 async def opened_lake(request: LakeRequest) -> AsyncIterator[AskedLake]:
     """Open a lake, with Spark. Raises: NotInstalled, InvalidQueueURL, InvalidInput, QueueNotFound,
     LakeNotFound, LakeTooNew, JobFailed, ServerError."""
-    url, asked = request.url, (request.first, request.before)
+    url, asked, settings = request.url, (request.first, request.before), from_environment()
+    catalog = read_catalog(settings.pipeline.catalog)
     local = spark.lake_directory(url, request.folder)
     now = MachineClock().now()
     if local is None:
         async with spark.open_with_spark(url, request.master, brief=True) as opened:
             from postroad.pipeline.spark.lake.lake import in_thread, open_lake
-            from postroad.pipeline.spark.spark_conf import lake_folder, s3_settings
 
-            queue = opened.queue
-            place, store = lake_folder(queue.bucket, queue.name), s3_settings(queue.s3)
-            lake = await in_thread(open_lake, opened.session, place, store)
-            yield AskedLake(opened.settings, opened, str(queue.name), lake, asked, now)
+            place = spark.place_of(opened.queue, catalog)
+            lake = await in_thread(open_lake, opened.session, place)
+            yield AskedLake(settings, opened, str(opened.queue.name), lake, asked, now)
         return
-    settings, name = from_environment(), name_of(url)
+    name = name_of(url)
     check_lake(local, name)
     async with spark.open_spark(settings, request.master, brief=True) as session:
         from postroad.pipeline.spark.lake.lake import in_thread
         from postroad.pipeline.spark.lake.store_lake import open_store_lake
 
-        lake = await in_thread(open_store_lake, session, local)
+        lake = await in_thread(open_store_lake, session, local, catalog)
         yield AskedLake(settings, None, name, lake, asked, now)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from pydantic import SecretStr
 from postroad.bootstrap.archiving import ArchivedQueue, is_in_a_directory, lake_of, open_archived
 from postroad.bootstrap.cluster import cassandra_access, s3_access
 from postroad.cli.options import DURATION
+from postroad.cli.progress import progress
+from postroad.delivery_settings.lake_catalog import LakeCatalog
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
 from postroad.pipeline.java import executors, jars
 from postroad.pipeline.java.jars import java_home
@@ -29,6 +32,7 @@ from postroad.settings.pipeline import MIN_KEY, AddressKind
 
 if TYPE_CHECKING:
     from postroad.pipeline.spark.jobs.tracing import ViewTables
+    from postroad.pipeline.spark.lake.catalogs import LakePlace
 
 
 def write_summary(
@@ -79,7 +83,10 @@ async def spark_session(
 
     java = java_settings(s3_access(settings), stores, BRIEF if brief else ())
     started = {**SESSION, **java, **_of_executors(settings)}
-    session = await asyncio.to_thread(open_session, master, started, jars)
+    # Spark shows the tasks of what takes it longer.
+    started["spark.ui.showConsoleProgress"] = str(sys.stderr.isatty()).lower()
+    with progress("starting Spark"):
+        session = await asyncio.to_thread(open_session, master, started, jars)
     try:
         yield session
     finally:
@@ -175,12 +182,24 @@ async def open_spark(settings: Settings, master: str, *, brief: bool = False) ->
             yield session
 
 
+def place_of(queue: ArchivedQueue, catalog: LakeCatalog) -> LakePlace:
+    """Return where the lake of a queue with a bucket is. Raises: CredentialsMissing."""
+    from postroad.pipeline.spark.lake.catalogs import lake_place
+    from postroad.pipeline.spark.spark_conf import lake_folder, s3_settings
+
+    folder = lake_folder(queue.bucket, queue.name)
+    return lake_place(folder, s3_settings(queue.s3), catalog, str(queue.name))
+
+
 def installed(settings: Settings) -> list[Path]:
     """Return the jars. Raises: NotInstalled without them, PySpark or Java."""
     if find_spec("pyspark") is None:
         raise NotInstalled.lacking("pyspark")
     java_home(os.environ.get("JAVA_HOME"))
-    return jars.jars_in(jars_folder(settings))
+    driver = settings.pipeline.catalog_driver
+    if driver is not None and not driver.is_file():
+        raise NotInstalled(f"POSTROAD_PIPELINE_CATALOG_DRIVER: there is no file {driver}")
+    return [*jars.jars_in(jars_folder(settings)), *([] if driver is None else [driver])]
 
 
 def jars_folder(settings: Settings) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from postroad.controller.credentials import check_address_key, read_credentials
+from postroad.controller.credentials import check_pipeline_secrets, read_credentials
 from postroad.controller.kubernetes.api import (
     AUTOSCALED,
     CHILDREN,
@@ -296,8 +296,8 @@ class QueueChildren:
             if component == manifests.INTAKE and spec.intake:
                 await check_intake(self._reads, queue, spec.intake)
             if component == PIPELINE:
-                if spec.pipeline is not None and (key := spec.pipeline.addresses.key_ref):
-                    await check_address_key(self._reads, namespace, key)
+                if spec.pipeline is not None:
+                    await check_pipeline_secrets(self._reads, namespace, spec.pipeline)
                 children = pipeline_children(queue, context)
             else:
                 autoscaled = await keeps_replicas(self._api, self._absences, present)

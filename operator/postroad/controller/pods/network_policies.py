@@ -13,6 +13,7 @@ from postroad.controller.spec.intake import HEALTH, Intake
 from postroad.controller.spec.mailqueue import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.delivery_settings.hops import Hop
+from postroad.delivery_settings.lake_catalog import LakeCatalog
 from postroad.routing.answers import DNS_PORT
 
 PolicyRules = list[dict[str, Any]]
@@ -24,7 +25,7 @@ SMTP_PORT, HTTPS_PORT = 25, 443
 API_SERVER_PORTS = (443, 6443)
 """Usual ones, of API servers and the Service before them."""
 
-_USUAL = {"amqp": 5672, "amqps": 5671, "http": 80, "https": HTTPS_PORT}
+_USUAL = {"amqp": 5672, "amqps": 5671, "http": 80, "https": HTTPS_PORT, "postgresql": 5432}
 
 
 def network_policies(queue: Queue, context: PodContext) -> Mapping[str, dict[str, Any]]:
@@ -50,6 +51,9 @@ def network_policies(queue: Queue, context: PodContext) -> Mapping[str, dict[str
     if spec.pipeline is not None and spec.pipeline.executors.instances:
         # The address of the API server, which a driver asks for pods, is the cluster's own matter.
         policies["pipeline"] = {api.COMPONENT: "pipeline"}, [], ANYWHERE
+    elif spec.pipeline is not None and (catalog := spec.pipeline.catalog) is not None:
+        egress = _asked_of(catalog)
+        policies["pipeline"] = {api.COMPONENT: "pipeline"}, [], egress
     return {
         of: {
             "podSelector": {"matchLabels": {**every, **labels}},
@@ -106,6 +110,16 @@ def _asked_by(intake: Intake) -> PolicyRules:
     hops = [each.call_ahead for each in tables if each is not None and each.call_ahead is not None]
     ports |= {hop.port_of_host for hop in hops if hop.host is not None}
     return [_to(sorted(ports))] if ports else []
+
+
+def _asked_of(catalog: LakeCatalog) -> PolicyRules:
+    """Return the rule for the server of a catalog, and for the issuer of its tokens."""
+    urls = [(catalog.uri or "").removeprefix("jdbc:")]
+    urls += [each for each in catalog.properties.values() if each.startswith(("http:", "https:"))]
+    try:
+        return [_to(sorted({_port_of(each) for each in urls}))] if catalog.uri else []
+    except (KeyError, ValueError):  # a database whose usual port is not known
+        return ANYWHERE
 
 
 def _egress_of(handler: Handler, queue: Queue) -> PolicyRules:

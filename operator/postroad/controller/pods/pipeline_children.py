@@ -23,7 +23,9 @@ from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.pipeline import ADDRESS_KEY, OF_THE_SERVERS, Pipeline
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.spec.tls import FOLDER, READ_BY_ALL, ServerFiles
+from postroad.delivery_settings.secret_references import with_files
 from postroad.errors import InvalidInput
+from postroad.logins import LOGIN
 from postroad.ports.kubernetes import Kind
 from postroad.tls import Encryption
 
@@ -44,7 +46,8 @@ RESOURCES = {
 TEMPLATE_FILE, EXECUTORS_FILE = "pod.json", "executors.json"
 """Spark reads YAML, of which JSON is a part."""
 
-_ADDRESSES, _CONFIGURATION = f"{FOLDER}/addresses", f"{FOLDER}/pipeline"
+_ADDRESSES, _CATALOG = f"{FOLDER}/addresses", f"{FOLDER}/catalog"
+_CONFIGURATION = f"{FOLDER}/pipeline"
 
 
 class JobCommand(NamedTuple):
@@ -159,6 +162,12 @@ def _driver(
     if spec.addresses.key_ref is not None:
         environment["PIPELINE_ADDRESS_KEY_FILE"] = f"{_ADDRESSES}/{ADDRESS_KEY}"
         mounts.append({"name": "addresses", "mountPath": _ADDRESSES, "readOnly": True})
+    if spec.catalog is not None:
+        document = spec.catalog.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        found = with_files(document, lambda _: _CATALOG)
+        environment["PIPELINE_CATALOG"] = json.dumps(found, sort_keys=True)
+        if spec.catalog_secret is not None:
+            mounts.append({"name": "catalog", "mountPath": _CATALOG, "readOnly": True})
     fields = {}
     master = f"local[{CORES}]"
     if spec.executors.instances:
@@ -211,10 +220,15 @@ def _pod_spec(
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     volumes += [each.volume() for each in files]
     mounted = {each["name"] for each in container["volumeMounts"]}
-    if spec.addresses.key_ref is not None and "addresses" in mounted:
-        items = [{"key": ADDRESS_KEY, "path": ADDRESS_KEY}]
-        secret = {"secretName": spec.addresses.key_ref.name, "items": items}
-        volumes.append({"name": "addresses", "secret": {**secret, "defaultMode": READ_BY_ALL}})
+    secrets = {
+        "addresses": (spec.addresses.key_ref, (ADDRESS_KEY,)),
+        "catalog": (spec.catalog_secret, LOGIN),
+    }
+    for name, (reference, keys) in secrets.items():
+        if reference is not None and name in mounted:
+            items = [{"key": each, "path": each} for each in keys]
+            secret = {"secretName": reference.name, "items": items, "defaultMode": READ_BY_ALL}
+            volumes.append({"name": name, "secret": secret})
     drives = "configuration" in mounted
     if drives:
         configuration = f"{queue.name.name}-{PIPELINE}"

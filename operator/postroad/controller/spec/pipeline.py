@@ -8,6 +8,7 @@ from pydantic import Field
 
 from postroad.controller.spec.parts import Anything, Model, Schedule, holds
 from postroad.controller.spec.placement import Pod
+from postroad.delivery_settings.lake_catalog import LakeCatalog
 from postroad.delivery_settings.patterns import Duration
 from postroad.delivery_settings.secret_references import SecretReference
 
@@ -133,6 +134,11 @@ class Pipeline(Model):
     addresses: AddressesSpec = AddressesSpec()
     """Form in the lake of addresses. Their domains are plain."""
 
+    catalog: LakeCatalog | None = None
+    """Catalog that names the tables of the lake, for other programs too. Absent: the folder of the
+    lake in the queue's bucket. A lake does not move with it: the tables of the new one are empty,
+    and those of the former stay."""
+
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")] | None = None
     """The image of the jobs: the target `pipeline` of the Dockerfile. Absent: the one that the
     operator names."""
@@ -153,3 +159,9 @@ class Pipeline(Model):
         """The jobs that run."""
         jobs = {name: getattr(self, name) for name in JOBS}
         return {name: job for name, job in jobs.items() if job is not None}
+
+    @property
+    def catalog_secret(self) -> SecretReference | None:
+        """The Secret with the login at the catalog."""
+        login = None if self.catalog is None else self.catalog.login
+        return None if login is None else login.secret_ref

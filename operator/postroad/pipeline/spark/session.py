@@ -18,6 +18,7 @@ from postroad.pipeline.java.jars import java_home
 
 _REFUSED = (
     *("AuthenticationException", "UnauthorizedException", "AccessDenied"),
+    *("NotAuthorizedException", "ForbiddenException", "password authentication failed"),
     *("InvalidAccessKeyId", "SignatureDoesNotMatch"),
 )
 """Words that the names and texts of refusals have in them."""

@@ -16,8 +16,10 @@ from postroad.distributed.engine.limits_cache import LimitsCache
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.values.instants import instant
 from postroad.pipeline.archive.archive import Archive, ArchiveClaim, Run, Wanted
+from postroad.pipeline.archive.lake_files import KEPT_STATES
 from postroad.pipeline.archive.planning import Stretch
 from postroad.pipeline.spark.columns import AddressColumn, is_address, is_among
+from postroad.pipeline.spark.lake.catalogs import LakePlace
 from postroad.pipeline.spark.lake.lake import (
     EXTENSIONS,
     ClaimedLake,
@@ -35,10 +37,6 @@ SESSION: Mapping[str, str] = {"spark.sql.extensions": EXTENSIONS}
 """Settings that a session of the archive starts with. No secret: PySpark starts Java with it."""
 
 
-KEPT_STATES = timedelta(days=1)
-"""Time for which a former state of the lake can be read: as a job may take that began before."""
-
-
 @dataclass(frozen=True, slots=True)
 class ArchivedTables:
     """Tables that are archived: the tables of one queue. `step`: the smallest slice window that it
@@ -50,14 +48,6 @@ class ArchivedTables:
     step: timedelta
     row_lifetime: timedelta
     timing: Timing
-    settings: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class LakePlace:
-    """Place of a lake: a folder of Hadoop's, with the settings for it."""
-
-    folder: str
     settings: Mapping[str, str]
 
 
@@ -77,9 +67,7 @@ async def archive(
     async with ArchiveClaim(source.view, clock, run_id, patience) as claim:
         for name, value in source.settings.items():
             session.conf.set(name, value)
-        tables = await in_thread(
-            lambda: open_lake(session, place.folder, place.settings, create=True)
-        )
+        tables = await in_thread(lambda: open_lake(session, place, create=True))
         job = Archive(
             source.view,
             PartitionReader(session, source.keyspace, source.queue, kept),

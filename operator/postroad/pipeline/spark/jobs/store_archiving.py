@@ -5,7 +5,7 @@ Each commit leaves a lake from which the same run, repeated, makes the same tabl
 deleted only when the lake has all of it; one that is damaged is set aside. Source: ADR 0063."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -18,18 +18,21 @@ from postroad.embedded.store.archive import DAMAGED, DroppedName, begin_at, read
 from postroad.pipeline.addresses import KeptAddress
 from postroad.pipeline.archive.archive import JOB, Run
 from postroad.pipeline.archive.embedded_parts import HOUR, HistoryReader
+from postroad.pipeline.archive.lake_files import KnownTimes
 from postroad.pipeline.archive.planning import Gap, merged
-from postroad.pipeline.spark.lake.store_lake import KnownTimes, SegmentFound, StoreLake
+from postroad.pipeline.spark.lake.store_lake import SegmentFound, StoreLake
 from postroad.ports.clock import Clock
 from postroad.ports.files import Files
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRun:
-    """A run over a store. `damaged`: segments not read whole; the archive's were set aside."""
+    """A run over a store. `damaged`: segments not read whole; the archive's were set aside.
+    `ends`: up to which offset those of the log were read, by their salts."""
 
     run: Run
     damaged: Sequence[str]
+    ends: Mapping[str, int]
 
 
 class _Reading:
@@ -55,7 +58,7 @@ def archive_history(
     began = clock.now()
     found = read_history(files, layout, microseconds(began))
     if found is None:  # the archive was removed meanwhile
-        return StoreRun(Run(run_id, JOB, began, clock.now(), {}), ())
+        return StoreRun(Run(run_id, JOB, began, clock.now(), {}), (), {})
     files.sync_directory(layout.archive)  # a file that the lake names no longer does not come back
     known, there = lake.read_segments(), {each.salt.hex() for each in found.segments}
     reading = _Reading({salt: end for salt, end in known.items() if salt in there})
@@ -88,7 +91,9 @@ def archive_history(
         if each.archived is not None and each.path.name in files.names(layout.archive):
             files.rename(each.path, layout.archive / f"{each.path.name}{DAMAGED}")
     _delete(files, layout, [*(each.path.name for each in whole), *map(str, dropped)])
-    return StoreRun(run, [each.path.name for each in reading.damaged])
+    log = {each.salt.hex() for each in found.segments if each.archived is None}
+    ends = {salt: end for salt, end in reading.ends.items() if salt in log}
+    return StoreRun(run, [each.path.name for each in reading.damaged], ends)
 
 
 def _note(found: Iterable[SegmentFound], history: StoreHistory, reading: _Reading) -> None:

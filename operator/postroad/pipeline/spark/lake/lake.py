@@ -16,10 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.queues.entries import Partition, slice_of
 from postroad.domain.values.instants import instant, microseconds
-from postroad.errors import LakeNotFound, LakeTooNew
+from postroad.errors import InvalidInput, LakeNotFound, LakeTooNew
 from postroad.pipeline.archive.archive import ArchiveClaim, Run
 from postroad.pipeline.archive.planning import ArchivedPartition, Gap, archived_of, line_of
+from postroad.pipeline.spark.lake.catalogs import LakePlace
 from postroad.pipeline.spark.lake.schema import (
+    FOLDER_PROPERTY,
     LAKE_TABLES,
     SCHEMA_VERSION,
     VERSION_PROPERTY,
@@ -59,8 +61,6 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 """`spark.sql.extensions` of a session that uses a lake."""
 
 CATALOG = "postroad"
-NAMESPACE = "lake"
-"""The folder of the tables, below that of the queue."""
 
 CLEANED = "cleaned"
 """The reason of a gap: cleanup came before the archive."""
@@ -81,9 +81,10 @@ class LakeTables:
 
     _tables: Mapping[str, LakeTable] = LAKE_TABLES
 
-    def __init__(self, session: SparkSession, catalog: str) -> None:
+    def __init__(self, session: SparkSession, catalog: str, place: LakePlace) -> None:
         self._session = session
         self._catalog = catalog
+        self._place = place
         self._states: dict[str, int | None] = {}
 
     # What jobs read
@@ -134,7 +135,7 @@ class LakeTables:
         hours = within(F.col("slice_start"), ranges_of((at for at, _ in partitions), _HOUR))
         others = self.entries().where(hours).join(kept, _PLACE, "left_anti")
         given = entries.join(kept, _PLACE, "left_semi")
-        self._overwrite("entries", given.unionByName(others), hours)
+        self._overwrite("entries", given.unionByName(others, allowMissingColumns=True), hours)
 
     def put_slices(self, archived: Iterable[ArchivedPartition]) -> None:
         """Replace the lines of these partitions."""
@@ -144,7 +145,7 @@ class LakeTables:
         given = self._session.createDataFrame(lines, LAKE_TABLES["slices"].schema)
         days = within(F.col("slice_start"), ranges_of((line[0] for line in lines), _DAY))
         others = self.slice_lines().where(days).join(F.broadcast(given), _PLACE, "left_anti")
-        self._overwrite("slices", given.unionByName(others), days)
+        self._overwrite("slices", given.unionByName(others, allowMissingColumns=True), days)
 
     def put_gaps(self, gaps: tuple[Gap, ...]) -> None:
         lines = [(*gap, CLEANED) for gap in gaps]
@@ -203,9 +204,13 @@ class LakeTables:
 
     def create(self) -> None:
         """Create what is missing, columns too. Idempotent. From now on, a commit fails that would
-        replace what another writer has written since. Raises: LakeTooNew."""
+        replace what another writer has written since. Raises: LakeTooNew, InvalidInput where a
+        catalog has the lake of another queue there."""
+        if not self._place.is_a_folder:
+            space = f"{self._catalog}.`{self._place.namespace}`"
+            self._session.sql(f"CREATE NAMESPACE IF NOT EXISTS {space}")
         for name, table in self._tables.items():
-            self._session.sql(_creation(self._name(name), table))
+            self._session.sql(_creation(self._name(name), table, self._place.folder))
         self.check()
         for name, table in self._tables.items():
             has = set(self._table(name).columns)
@@ -217,11 +222,18 @@ class LakeTables:
             self._states[name] = self._state(name)
 
     def check(self) -> None:
-        """Raises: LakeNotFound where nothing was ever archived; LakeTooNew."""
+        """Raises: LakeNotFound where nothing was ever archived; LakeTooNew; InvalidInput."""
         for name in self._tables:
             if not self._session.catalog.tableExists(self._name(name)):
                 raise LakeNotFound(f"the lake has no table {name}: nothing was archived yet")
-            found = int(self._iceberg(name).properties()[VERSION_PROPERTY])
+            properties = self._iceberg(name).properties()
+            found = int(properties[VERSION_PROPERTY])
+            folder = properties.get(FOLDER_PROPERTY)
+            if not self._place.is_a_folder and folder != self._place.folder:
+                raise InvalidInput(
+                    f"the namespace {self._place.namespace} of the catalog has the lake of the"
+                    f" queue in {folder}: give each queue a namespace of its own"
+                )
             if found > SCHEMA_VERSION:
                 raise LakeTooNew(
                     f"the lake's table {name} is of schema version {found}; this release knows"
@@ -244,11 +256,14 @@ class LakeTables:
         return self._session.table(self._name(name))
 
     def _name(self, name: str) -> str:
-        return f"{self._catalog}.{NAMESPACE}.{name}"
+        return f"{self._catalog}.`{self._place.namespace}`.{self._place.named(name)}"
 
     def _overwrite(self, name: str, lines: DataFrame, where: Column) -> None:
-        """Replace the lines of whole files: `where` is in step with how the table is cut."""
-        writer = lines.select(*self._tables[name].columns).writeTo(self._name(name))
+        """Replace the lines of whole files: `where` is in step with how the table is cut. Columns
+        of a later release stay, empty in new lines."""
+        has = set(lines.columns)
+        known = lines.select(*(each for each in self._table(name).columns if each in has))
+        writer = known.writeTo(self._name(name))
         writer = writer.option("isolation-level", "serializable")
         if (state := self._states.get(name)) is not None:
             writer = writer.option("validate-from-snapshot-id", str(state))
@@ -257,41 +272,27 @@ class LakeTables:
 
 
 def open_lake(
-    session: SparkSession,
-    folder: str,
-    settings: Mapping[str, str] | None = None,
-    *,
-    create: bool = False,
-    catalog: str = CATALOG,
+    session: SparkSession, place: LakePlace, *, create: bool = False, catalog: str = CATALOG
 ) -> LakeTables:
-    """Open the lake below a folder, the URI of any file system that Hadoop knows. `settings`:
-    Hadoop's for it. Raises: LakeNotFound unless `create`; LakeTooNew."""
-    name_lake(session, folder, settings or {}, catalog)
-    lake = LakeTables(session, catalog)
+    """Open the lake in a place. Raises: LakeNotFound unless `create`; LakeTooNew, InvalidInput,
+    CredentialsMissing."""
+    name_lake(session, place, catalog)
+    lake = LakeTables(session, catalog, place)
     lake.create() if create else lake.check()
     return lake
 
 
-def name_lake(
-    session: SparkSession, folder: str, settings: Mapping[str, str], catalog: str = CATALOG
-) -> None:
-    """Let a catalog of Spark's be the lake below a folder."""
-    own = {
-        "": "org.apache.iceberg.spark.SparkCatalog",
-        ".type": "hadoop",
-        ".warehouse": folder,
-        ".cache-enabled": "false",  # a table is read as it is now
-        **{f".hadoop.{name}": value for name, value in settings.items()},
-    }
-    for name, value in own.items():
+def name_lake(session: SparkSession, place: LakePlace, catalog: str = CATALOG) -> None:
+    """Let a catalog of Spark's be the one that names the tables of a lake."""
+    for name, value in place.of_spark().items():
         session.conf.set(f"spark.sql.catalog.{catalog}{name}", value)
 
 
-def _creation(name: str, table: LakeTable) -> str:
+def _creation(name: str, table: LakeTable, folder: str) -> str:
     cut = f" PARTITIONED BY ({table.cut_by})" if table.cut_by else ""
     # Bounds of values would keep the beginnings of addresses in files of metadata.
     none = {f"write.metadata.metrics.column.{each}": "none" for each in table.unbounded}
-    given = {**_PROPERTIES, **none}
+    given = {**_PROPERTIES, FOLDER_PROPERTY: folder, **none}
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in given.items())
     return (
         f"CREATE TABLE IF NOT EXISTS {name} ({_listed(table.columns)}) USING iceberg{cut}"

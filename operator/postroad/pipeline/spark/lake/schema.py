@@ -7,6 +7,8 @@ SCHEMA_VERSION = 1
 """Raised when a column changes its meaning, or goes. A new column changes nothing of the others."""
 
 VERSION_PROPERTY = "postroad.schema-version"
+FOLDER_PROPERTY = "postroad.folder"
+"""The folder of the queue's lake, by which a catalog tells queues apart."""
 
 OUTCOMES = (
     "array<struct<domain:string,site:string,kind:string,code:int,reason:string,words:string,"

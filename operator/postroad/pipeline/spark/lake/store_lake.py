@@ -8,25 +8,17 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.adapters.disk.files import DiskFiles
-from postroad.domain.values.instants import instant, microseconds
+from postroad.delivery_settings.lake_catalog import LakeCatalog
+from postroad.domain.values.instants import instant
 from postroad.pipeline.archive.embedded_parts import HOUR, HistoryReader, PartKind
+from postroad.pipeline.archive.lake_files import KnownTimes, LakeFiles
+from postroad.pipeline.spark.lake.catalogs import LakePlace, lake_place
 from postroad.pipeline.spark.lake.history import entry_lines, lost_hours, read_parts, whole_mails
 from postroad.pipeline.spark.lake.lake import CATALOG, LakeTables, name_lake, ranges_of, within
 from postroad.pipeline.spark.lake.schema import ENTRIES, PARTS, STORE_TABLES, LakeTable
 from postroad.pipeline.spark.session import kept
 
 _LINE = tuple(ENTRIES.columns)
-
-TIMES = "times"
-"""The file of a lake's directory that says of which time the lake has what the store recorded."""
-
-
-class KnownTimes(NamedTuple):
-    """Times between which the recorded history is in the lake, but for its gaps."""
-
-    begun: datetime
-    through: datetime
 
 
 class SegmentFound(NamedTuple):
@@ -43,11 +35,16 @@ class StoreLake(LakeTables):
 
     _tables: Mapping[str, LakeTable] = STORE_TABLES
 
-    def __init__(self, session: SparkSession, catalog: str, folder: Path) -> None:
-        super().__init__(session, catalog)
-        self._folder = folder
+    def __init__(self, session: SparkSession, catalog: str, place: LakePlace, folder: Path) -> None:
+        super().__init__(session, catalog, place)
+        self._files = LakeFiles(folder, None if place.is_a_folder else place.namespace)
         self._taken: DataFrame
         self._left: DataFrame
+
+    def create(self) -> None:
+        super().create()
+        if self._states["runs"] is None:  # a former lake's times
+            self._files.forget()
 
     def parts(self) -> DataFrame:
         """Return the parts of mails whose history is not whole, and the segments that were
@@ -67,24 +64,11 @@ class StoreLake(LakeTables):
 
     def times(self) -> KnownTimes | None:
         """Return of which time the lake has what the store recorded; None: of none."""
-        try:
-            text = (self._folder / TIMES).read_text()
-        except FileNotFoundError:
-            return None
-        return KnownTimes(*(instant(int(each)) for each in text.split()))
+        return self._files.times()
 
     def put_times(self, times: KnownTimes) -> None:
-        """Say of which time the lake has what the store recorded, behind all else of a run. No
-        table has it, so that a run without anything new commits nothing."""
-        files, draft = DiskFiles(), self._folder / f"{TIMES}.new"
-        files.unlink(draft)
-        file = files.open(draft, create=True)
-        file.pwrite(0, " ".join(str(microseconds(each)) for each in times).encode())
-        file.sync()
-        file.close()
-        draft.chmod(0o644)  # who may read the lake may read this
-        files.rename(draft, self._folder / TIMES)
-        files.sync_directory(self._folder)
+        """Say of which time the lake has what the store recorded, behind all else of a run."""
+        self._files.put_times(times)
 
     # A run: first it takes what it lacks, and then puts it.
 
@@ -112,7 +96,7 @@ class StoreLake(LakeTables):
             hours = self._hours_of(changed)
             others = self.entries().where(hours).join(changed, "enqueue_id", "left_anti")
             given = changed.select(*ENTRIES.columns)
-            self._overwrite("entries", given.unionByName(others), hours)
+            self._overwrite("entries", given.unionByName(others, allowMissingColumns=True), hours)
         return dict(zip(("entries", "changed"), counts, strict=True))
 
     def lost_hours(self, salts: Collection[str]) -> list[datetime]:
@@ -134,7 +118,9 @@ class StoreLake(LakeTables):
         self.replace_parts(left.unionByName(segments, allowMissingColumns=True))
 
     def _all_parts(self) -> DataFrame:
-        return self.parts().unionByName(self._taken).where("mail_id <> ''")
+        return (
+            self.parts().unionByName(self._taken, allowMissingColumns=True).where("mail_id <> ''")
+        )
 
     def _living(self, salts: Collection[str]) -> DataFrame:
         return self._left.where(F.col("salt").isin(*salts)).select("mail_id").distinct()
@@ -159,10 +145,17 @@ class StoreLake(LakeTables):
         self.replace_parts(self.parts().where(is_late | (F.col("mail_id") == "")))
 
 
-def open_store_lake(session: SparkSession, folder: Path, *, create: bool = False) -> StoreLake:
-    """Open the lake in a directory. Raises: as `open_lake`."""
-    name_lake(session, f"file:{folder}", {})  # Hadoop takes no escapes
+def open_store_lake(
+    session: SparkSession,
+    folder: Path,
+    catalog: LakeCatalog = LakeCatalog(),  # noqa: B008  # a value
+    *,
+    create: bool = False,
+) -> StoreLake:
+    """Open the lake of a queue in a directory. Raises: as `open_lake`; InvalidSettings."""
+    place = lake_place(f"file:{folder}", {}, catalog, None)  # Hadoop takes no escapes
+    name_lake(session, place)
     session.conf.set("spark.sql.shuffle.partitions", "4")  # of at most 1 GiB of segments
-    lake = StoreLake(session, CATALOG, folder)
+    lake = StoreLake(session, CATALOG, place, folder)
     lake.create() if create else lake.check()
     return lake
