@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from typing import cast
 from uuid import uuid4
@@ -18,7 +19,10 @@ from crash.world import OPTIONS, ROOT, start
 from postroad import Mail, Selector
 from postroad.embedded.history import LEEWAY
 from postroad.embedded.log.layout import Layout
-from postroad.embedded.store.archive import DAMAGED, read_archive
+from postroad.embedded.store.archive import DAMAGED, DroppedName, read_archive
+from postroad.pipeline.archive.archive import Run
+from postroad.pipeline.archive.idle_runs import idle_run
+from postroad.pipeline.archive.lake_files import KEPT_STATES, LakeFiles, LastRead, digest_of
 from postroad.pipeline.archive.planning import Gap, Stretch, coverage_of
 from postroad.pipeline.spark.jobs.store_archiving import StoreRun, archive_history
 from postroad.pipeline.spark.lake.store_lake import StoreLake
@@ -210,6 +214,70 @@ async def test_run_without_new_records_commits_nothing_and_knows_more_time(world
     world.run()
     assert world.lake.commits == ["put_times"]
     assert is_whole(world, since=HOUR)
+
+
+def idle(world: World, known: LakeFiles) -> Run | None:
+    return idle_run(world.files, LAYOUT, known, world.clock, uuid4())
+
+
+def whole(world: World, known: LakeFiles) -> Run:
+    """A run as with Spark, after which the files of the lake say what it had read."""
+    found = world.run()
+    assert world.lake.known is not None
+    known.put_times(world.lake.known)
+    known.put_last_read(LastRead(digest_of(found.ends), found.run.began))
+    return found.run
+
+
+@SEEDS
+async def test_run_that_is_idle_without_spark_is_one_that_would_commit_nothing(
+    world: World, tmp_path: Path
+) -> None:
+    known, idles = LakeFiles(tmp_path), list[bool]()
+    assert idle(world, known) is None, "the first run makes the tables"
+    for number in range(60):
+        if number % 3 == 0:
+            await world.history.step()
+        if number % 4 == 0:
+            await world.clock.advance(MINUTE)
+            await world.checkpoint()
+        found = idle(world, known)
+        idles.append(found is not None)
+        if found is None:
+            whole(world, known)
+            continue
+        world.lake.known = known.times()
+        world.lake.commits.clear()
+        wanted = world.run().run
+        assert (dict(found.counts), world.lake.commits) == (dict(wanted.counts), [])
+    assert {*idles} == {True, False}
+    assert world.differing() == {}
+
+
+async def test_run_is_not_idle_a_day_behind_the_last_that_expired_states(
+    world: World, tmp_path: Path
+) -> None:
+    known = LakeFiles(tmp_path)
+    await world.checkpoint()
+    whole(world, known)
+    assert idle(world, known) is not None
+    await world.clock.advance(KEPT_STATES)
+
+    assert idle(world, known) is None
+
+
+async def test_run_is_not_idle_where_the_archive_dropped_a_segment(
+    world: World, tmp_path: Path
+) -> None:
+    known = LakeFiles(tmp_path)
+    await world.history.step()
+    await world.checkpoint()
+    whole(world, known)
+    assert idle(world, known) is not None
+    dropped = DroppedName(1, 2)
+    world.files.open(LAYOUT.archive / str(dropped), create=True).close()
+
+    assert idle(world, known) is None
 
 
 async def test_counts_of_entries_add_up_to_the_lines(world: World) -> None:

@@ -32,9 +32,11 @@ from postroad.domain.values.instants import parse_period, rfc3339
 from postroad.errors import InvalidInput, StoreDamaged
 from postroad.pipeline.addresses import kept_address
 from postroad.pipeline.archive.archive import ArchiveClaim, Run, Wanted
-from postroad.pipeline.archive.lake_files import KEPT_STATES
+from postroad.pipeline.archive.idle_runs import idle_run
+from postroad.pipeline.archive.lake_files import KEPT_STATES, LakeFiles, LastRead, digest_of
 from postroad.pipeline.archive.planning import finest_window
 from postroad.pipeline.java import jars
+from postroad.pipeline.spark.lake.catalogs import lake_place
 from postroad.settings import Settings, from_environment
 
 
@@ -132,18 +134,25 @@ async def _archive_store(
     check_lake(lake, name)
     spark.installed(settings)  # a store keeps nothing for a run that cannot be
     layout = begin_archive(request.url)
-    async with (
-        LakeLock(lake, name, clock, patience),
-        spark.open_spark(settings, request.master, brief=True) as session,
-    ):
-        from postroad.pipeline.spark.jobs.store_archiving import archive_history
-        from postroad.pipeline.spark.lake.lake import in_thread
-        from postroad.pipeline.spark.lake.store_lake import open_store_lake
+    place = lake_place(f"file:{lake}", {}, catalog, None)
+    known = LakeFiles(lake, None if place.is_a_folder else place.namespace)
+    async with LakeLock(lake, name, clock, patience):
+        is_there = not place.is_a_folder or (lake / place.namespace).exists()
+        run_id = uuid4()
+        idle = idle_run(DiskFiles(), layout, known, clock, run_id) if is_there else None
+        if idle is not None:
+            return idle, ()
+        async with spark.open_spark(settings, request.master, brief=True) as session:
+            from postroad.pipeline.spark.jobs.store_archiving import archive_history
+            from postroad.pipeline.spark.lake.lake import in_thread
+            from postroad.pipeline.spark.lake.store_lake import open_store_lake
 
-        tables = await in_thread(lambda: open_store_lake(session, lake, catalog, create=True))
-        source = (DiskFiles(), layout, kept)
-        found = await in_thread(archive_history, tables, *source, clock, uuid4())
-        await in_thread(tables.expire, clock.now() - KEPT_STATES)
+            tables = await in_thread(lambda: open_store_lake(session, lake, catalog, create=True))
+            source = (DiskFiles(), layout, kept)
+            found = await in_thread(archive_history, tables, *source, clock, run_id)
+            await in_thread(tables.expire, clock.now() - KEPT_STATES)
+        if not found.damaged:
+            known.put_last_read(LastRead(digest_of(found.ends), found.run.began))
         return found.run, found.damaged
 
 
