@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller import reads
 from postroad.controller.kubernetes.api import (
-    AUTOSCALERS,
     CONFIG_MAP,
     CONFIGURATION_HASH,
     DEPLOYMENT,
@@ -169,43 +167,6 @@ async def test_a_changed_secret_reaches_the_operator_and_replaces_no_pods(ready:
         raise AssertionError("the operator does not connect with the new password")
     await ready.settle()
     assert stamp(await child(ready, DEPLOYMENT, "outgoing-worker")) == before
-
-
-async def test_replicas_are_the_autoscalers_as_long_as_there_is_one(
-    ready: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reads, "PATIENCE", 5 * QUICK.full)
-    (autoscaler, _) = AUTOSCALERS
-    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "outgoing-worker"}
-    made = await ready.api.create(
-        autoscaler,
-        {
-            "apiVersion": autoscaler.api_version,
-            "kind": autoscaler.name,
-            "metadata": {"name": "workers", "namespace": ready.namespace},
-            "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 9},
-        },
-    )
-    path = f"{DEPLOYMENT.prefix}/namespaces/{ready.namespace}/deployments/outgoing-worker/scale"
-    scaled = await ready.api.call("GET", path)
-    assert scaled
-    await ready.api.call(
-        "PUT",
-        path,
-        query={"fieldManager": "kube-controller-manager"},
-        body=scaled | {"spec": {"replicas": 4}},
-    )
-    await ready.change({"workers": {"concurrency": 11}})
-    await ready.settle()
-
-    found = await child(ready, DEPLOYMENT, "outgoing-worker")
-    assert found["spec"]["replicas"] == 4
-    assert (await ready.status())["workers"]["desired"] == 4
-
-    await ready.api.delete(autoscaler, made)
-
-    while (await child(ready, DEPLOYMENT, "outgoing-worker"))["spec"]["replicas"] != 0:
-        await ready.pause()
 
 
 async def test_labels_of_the_mail_queue_are_not_copied(operator: Running) -> None:
