@@ -3,7 +3,6 @@ keys that sign mail), and what holds between them."""
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -44,6 +43,7 @@ from postroad.domain.smtp.bounces import BounceClass, BounceRule
 from postroad.domain.values.domain_patterns import DomainPatterns
 from postroad.domain.values.text import BY_API_NAME
 from postroad.errors import InvalidSettings
+from postroad.settings.documents import repeated
 from postroad.signing.signatures import Canonical, SelectedKey, SigningRule
 
 
@@ -201,8 +201,7 @@ class DomainSigning(DeliverySection):
 
     @model_validator(mode="after")
     def _has_each_selector_once(self) -> DomainSigning:
-        counts = Counter(each.selector.lower() for each in self.keys)
-        if twice := [selector for selector, count in counts.items() if count > 1]:
+        if twice := repeated(each.selector.lower() for each in self.keys):
             raise ValueError(f"the selector {twice[0]} stands twice: a record in DNS has one key")
         return self
 
@@ -283,8 +282,7 @@ class DeliverySettings(DeliverySection):
     @model_validator(mode="after")
     def _has_each_name_once(self) -> DeliverySettings:
         for what, named in (("limits", self.limits), ("events", self.events)):
-            counts = Counter(each.name for each in named)
-            if twice := [name for name, count in counts.items() if count > 1]:
+            if twice := repeated(each.name for each in named):
                 raise ValueError(f"two {what} have the name {twice[0]}: rename one")
         return self
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
@@ -20,6 +19,7 @@ from postroad.errors import InvalidInput
 from postroad.routing.answers import is_address
 from postroad.routing.securing import MxSecurity, PublishedSecurity
 from postroad.routing.tables import SmartHost
+from postroad.settings.documents import repeated
 
 
 class HostLookUp(StrEnum):
@@ -99,8 +99,7 @@ class SourceSettings(SourceAddressSettings):
     def _has_each_once(self) -> SourceSettings:
         if self.weight > 1 and not self.others:
             raise ValueError("a weight is one beside others: name these, or leave it out")
-        counts = Counter(a for each in (self, *self.others) for a in each.addresses)
-        if twice := [address for address, count in counts.items() if count > 1]:
+        if twice := repeated(a for each in (self, *self.others) for a in each.addresses):
             raise ValueError(f"{twice[0]} stands twice: give one of them the sum of the weights")
         return self
 

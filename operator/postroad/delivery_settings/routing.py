@@ -4,7 +4,6 @@ Names of fields are written as in resources (`postmasterDomain`)."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, TypeVar
@@ -23,6 +22,7 @@ from postroad.routing import tables
 from postroad.routing.answers import DNS_PORT, is_address
 from postroad.routing.routes import AddressFamily, OwnNames, RoutingPlan
 from postroad.routing.securing import MxSecurity, PublishedSecurity
+from postroad.settings.documents import repeated
 
 MAX_RULES = 1000
 MAX_VALUES = 10_000
@@ -164,9 +164,7 @@ class RoutingSettings(DeliverySection):
 
     @model_validator(mode="after")
     def _every_rule_is_reached(self) -> RoutingSettings:
-        names = Counter(each.name for each in self.rules)
-        twice = [name for name, count in names.items() if count > 1]
-        if twice:
+        if twice := repeated(each.name for each in self.rules):
             raise ValueError(f"two rules have the name {twice[0]}: rename one")
         for rule, before in tables.RoutingTable(
             tuple(each.conditions() for each in self.rules)

@@ -3,7 +3,6 @@ parts."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +18,7 @@ from postroad.intake_settings.filters import MAX_FILTERS, FilterSection, check_t
 from postroad.intake_settings.listeners import FileListener, IntakeSection, Listener, ListenerRole
 from postroad.intake_settings.outbox import FileOutbox, OutboxSection
 from postroad.intake_settings.senders import SenderRule, Users
-from postroad.settings.documents import read_yaml
+from postroad.settings.documents import read_yaml, repeated
 
 
 class RecipientTable(IntakeSection):
@@ -69,7 +68,7 @@ class OwnDomain(IntakeSection):
 
 
 def _check_once(what: str, names: Iterable[str]) -> None:
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
+    if twice := repeated(names):
         raise ValueError(f"{what}: {', '.join(twice)} stands twice")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from postroad.delivery_settings.patterns import TenantName
 from postroad.intake_settings.listeners import IntakeSection
-from postroad.settings.documents import checked, read_yaml
+from postroad.settings.documents import checked, read_yaml, repeated
 
 _NAME = re.compile(r"[^\x00-\x20\x7f,=]{1,256}")
 
@@ -63,8 +62,7 @@ class UserFile(IntakeSection):
 
     @model_validator(mode="after")
     def _has_each_once(self) -> UserFile:
-        names = Counter(each.name for each in self.users)
-        if twice := [name for name, count in names.items() if count > 1]:
+        if twice := repeated(each.name for each in self.users):
             raise ValueError(f"users: {', '.join(twice)} stands twice")
         return self
 

@@ -2,7 +2,8 @@
 types of settings, as their text in a variable is read."""
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -128,6 +129,11 @@ def _alternatives(part: Any, schema: Any) -> Iterator[Any]:
 
 
 T = TypeVar("T")
+
+
+def repeated(values: Iterable[T]) -> list[T]:
+    """Return what stands more than once."""
+    return [each for each, count in Counter(values).items() if count > 1]
 
 
 def split(value: object) -> object:

@@ -49,10 +49,6 @@ class Kubectl:
             raise InvalidInput(f"there is no MailQueue {namespace}/{name}")
         return found
 
-    def list(self, kind: str, labels: str, namespace: str) -> Sequence[Resource]:
-        """Return the objects with these labels. Errors as `find`."""
-        return self.all(kind, namespace, "--selector", labels)
-
     def all(self, kind: str, namespace: str | None, *options: str) -> Sequence[Resource]:
         """Return the objects that these options of `kubectl get` select. Errors as `find`."""
         output = self._run("get", kind, *options, namespace=namespace)

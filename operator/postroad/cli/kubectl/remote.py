@@ -33,15 +33,15 @@ MAX_SECONDS = 3600
 """After this time the pod ends by itself."""
 
 
-def labels_of(queue: QueueName) -> str:
-    """Return the selector of the queue's pods and Deployments."""
-    return f"app.kubernetes.io/name=postroad,{INSTANCE}={queue.name}"
+def labelled(queue: QueueName) -> tuple[str, str]:
+    """Return the option that selects the queue's pods and Deployments."""
+    return "--selector", f"app.kubernetes.io/name=postroad,{INSTANCE}={queue.name}"
 
 
 def debug_pod(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str) -> Resource:
     """Return the pod, from the template of one of the queue's Deployments; for a queue without
     Deployments with `image`. Raises: ClusterNotFound, KubernetesUnavailable, KubernetesRefused."""
-    deployments = kubectl.list("deployments", labels_of(queue), queue.namespace)
+    deployments = kubectl.all("deployments", queue.namespace, *labelled(queue))
     templates = [each["spec"]["template"]["spec"] for each in deployments]
     spec = templates[0] if templates else _spec(kubectl, resource, image)
     (container,) = (each for each in spec["containers"] if each["name"] in COMPONENTS)
@@ -178,7 +178,7 @@ def place(
 ) -> Iterator[tuple[str, str]]:
     """Give the pod and the container to run a command in. Raises: KubernetesUnavailable,
     KubernetesRefused."""
-    found = running(kubectl.list("pods", labels_of(queue), queue.namespace))
+    found = running(kubectl.all("pods", queue.namespace, *labelled(queue)))
     if found is not None:
         yield found
         return
