@@ -8,6 +8,7 @@ with the console is begun anew by the same request, which passes over what is do
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -16,7 +17,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
-from uuid import UUID, uuid4
+from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
 from postroad.console.audit import AuditTrail
 from postroad.console.queues import ConsoleQueue
@@ -110,6 +111,7 @@ class Operations:
         self._clock, self._audit = clock, audit
         self._kept = RememberedWork[Running](lambda each: each.has_ended)
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        self._beginning = set[UUID]()
         self._busy = Counter[str]()
         """Operations and counts under way, by user: one user neither waits for another, nor learns
         what the others do."""
@@ -127,10 +129,36 @@ class Operations:
         *,
         is_dry: bool = False,
         confirm: int | None = None,
+        key: str | None = None,
     ) -> Running:
-        """Count the selected mails, and begin to change them unless it is a dry run. Raises:
-        Problem where it lacks the confirmation, or too many run; InvalidInput, errors of the queue.
-        """
+        """Count the selected mails, and begin to change them unless it is a dry run. With a `key`
+        that the user gave before, and is remembered, return what it began. Raises: Problem where it
+        lacks the confirmation, or too many run, or the key stands for something else; InvalidInput,
+        errors of the queue."""
+        made = uuid4() if key is None else _id_of(on, who, key)
+        if made in self._beginning:
+            raise Problem(409, "a request with this Idempotency-Key is being answered now")
+        if (found := self._kept.find(on.name.namespace, made)) is not None:
+            before = found.operation, found.dry_run, replace(found.selector, accepted_before=None)
+            if before != (operation, is_dry, selector):
+                raise Problem(409, "this Idempotency-Key stands for another operation")
+            return found
+        self._beginning.add(made)
+        try:
+            return await self._begin(made, on, operation, selector, who, is_dry, confirm)
+        finally:
+            self._beginning.discard(made)
+
+    async def _begin(
+        self,
+        made_id: UUID,
+        on: ConsoleQueue,
+        operation: Operation,
+        selector: Selector,
+        who: str,
+        is_dry: bool,
+        confirm: int | None,
+    ) -> Running:
         began = self._clock.now()
         meant = replace(selector.require_purpose(), accepted_before=began)
         if self._busy[who] >= MAX_RUNNING:
@@ -146,7 +174,7 @@ class Operations:
                 f"{operation.value} is for {matched} mails, and cannot be undone: repeat it with"
                 f' "confirm": {matched}',
             )
-        made = Running(uuid4(), on, operation, meant, matched, who, began)
+        made = Running(made_id, on, operation, meant, matched, who, began)
         self._kept.make_room(on.name.namespace)
         self._kept.add(on.name.namespace, made.id, made)
         if is_dry:
@@ -228,6 +256,11 @@ class Operations:
             else:
                 running.message = None
                 return found
+
+
+def _id_of(on: ConsoleQueue, who: str, key: str) -> UUID:
+    """Return the id of the operation of a user's Idempotency-Key."""
+    return uuid5(NAMESPACE_OID, json.dumps([str(on.name), who, key]))
 
 
 async def count(queue: MailQueue, operation: Operation, selector: Selector) -> int:

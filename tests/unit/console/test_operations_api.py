@@ -78,6 +78,45 @@ async def test_a_dry_run_counts_and_changes_nothing(console: RunningConsole) -> 
     assert (await console.queue.size()).size == 10
 
 
+async def begin_by_key(console: RunningConsole, key: str, operation: str, **more: object) -> Any:
+    wanted = {"operation": operation, "selector": {"sender": "a0@example.org"}, **more}
+    headers = {"Idempotency-Key": key}
+    return await console.client.post(f"{BASE}/operations", json=wanted, headers=headers)
+
+
+async def test_a_key_is_answered_with_what_it_began(console: RunningConsole) -> None:
+    refused = await begin_by_key(console, "k1", "remove")
+    assert refused.status_code == 409, "nothing was begun: the key is free"
+    first = await begin_by_key(console, "k1", "remove", confirm=4)
+    await result(console, first.json()["id"])
+    await console.queue.enqueue(a_mail(0))
+    again = await begin_by_key(console, "k1", "remove", confirm=4)
+    other = await begin_by_key(console, "k2", "remove", confirm=1)
+    reused = await begin_by_key(console, "k1", "hold")
+    dry = await begin_by_key(console, "k1", "remove", dryRun=True)
+    console.client.cookies.set("postroad-console", console.login())
+    of_other_user = await begin_by_key(console, "k1", "hold")
+
+    assert (first.status_code, again.status_code, again.json()) == (202, 202, first.json())
+    assert other.json()["id"] != first.json()["id"]
+    assert (reused.status_code, dry.status_code) == (409, 409)
+    assert of_other_user.status_code == 202
+    for wrong in ("", "a b", "x" * 256):
+        assert (await begin_by_key(console, wrong, "hold")).status_code == 422
+
+
+async def test_two_requests_of_one_key_at_a_time_begin_one_operation(
+    console: RunningConsole,
+) -> None:
+    answers = await asyncio.gather(*(begin_by_key(console, "k", "hold") for _ in range(5)))
+
+    ids = {each.json()["id"] for each in answers if each.status_code == 202}
+    assert len(ids) == 1
+    assert {each.status_code for each in answers} <= {202, 409}
+    audit = (await console.client.get(f"{BASE}/audit")).json()["items"]
+    assert [each["change"] for each in audit] == ["hold"]
+
+
 @pytest.mark.parametrize("operation", ["remove", "expire"])
 async def test_what_cannot_be_undone_needs_the_present_number(
     console: RunningConsole, operation: str

@@ -22,7 +22,8 @@ TEXTS = {
     403: "The user may not do this, or a change by cookie has another Origin.",
     404: "There is no such queue, mail or entry.",
     405: "The path has no such method.",
-    409: "The operation needs the number of mails that it is for now, as `confirm`.",
+    409: "The operation needs the number of mails that it is for now, as `confirm`; or its key "
+    "stands for another one.",
     413: "The body is larger than accepted.",
     421: "The header Host names another server.",
     422: "A parameter or a field is refused.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Header
 from starlette.responses import StreamingResponse
 
 from postroad.console.api.access import ChangeQueue, QueueAccess, ReadOperations
@@ -24,9 +24,18 @@ from postroad.problems import Problem
 router = APIRouter(prefix="/queues/{namespace}/{name}", tags=["operations"])
 
 
+IdempotencyKey = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern="^[!-~]+$"),
+]
+
+
 @router.post("/operations", status_code=202, responses=documented(409))
-async def begin_operation(at: ChangeQueue, wanted: OperationRequest) -> OperationBegun:
-    """Begin an operation, or count the mails that it is for. Repeating it changes nothing twice."""
+async def begin_operation(
+    at: ChangeQueue, wanted: OperationRequest, key: IdempotencyKey = None
+) -> OperationBegun:
+    """Begin an operation, or count the mails that it is for. Repeating it changes nothing twice;
+    with the same key, it answers with what was begun before, while the console remembers that."""
     begun = await at.console.operations.begin(
         at.on,
         wanted.operation,
@@ -34,6 +43,7 @@ async def begin_operation(at: ChangeQueue, wanted: OperationRequest) -> Operatio
         at.who.name,
         is_dry=wanted.dry_run,
         confirm=wanted.confirm,
+        key=key,
     )
     return OperationBegun(id=begun.id, matched=begun.matched)
 
