@@ -169,6 +169,19 @@ async def test_a_wrong_parameter_is_refused(console: RunningConsole, query: str)
     assert answer.json()["errors"]
 
 
+@pytest.mark.parametrize(
+    "query", ["q=a&q=b", "sender=a@example.org&limit=5&sender=", "limit=5&limit=5"]
+)
+async def test_a_parameter_that_is_given_twice_is_refused(
+    console: RunningConsole, query: str
+) -> None:
+    answer = await console.client.get(f"{MAILS}?{query}")
+
+    assert (answer.status_code, answer.json()["detail"]) == (
+        422, "a parameter is given more than once",
+    )  # fmt: skip
+
+
 async def test_a_forged_cursor_is_a_place_like_others(console: RunningConsole) -> None:
     await console.queue.enqueue(a_mail())
     for cursor, count in (("0" * 32, 1), ("f" * 32, 0)):

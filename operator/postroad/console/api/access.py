@@ -69,6 +69,14 @@ def user_of(request: Request) -> ConsoleUser:
     return who
 
 
+async def refuse_repeated(request: Request) -> None:
+    """Raises: Problem for a parameter that is given twice: all but the last would be ignored, as
+    of a search by two senders."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    if len(names) > len(set(names)):
+        raise Problem(422, "a parameter is given more than once")
+
+
 async def still_proven(request: Request) -> bool:
     """Return whether what a request proved its user by is still good. It is no use of a session,
     which would last as long as a page is open. Raises: ServerError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -18,7 +18,7 @@ from postroad.console.api import (
     queue_routes,
     site_routes,
 )
-from postroad.console.api.access import Console
+from postroad.console.api.access import Console, refuse_repeated
 from postroad.console.api.errors import add_handlers, documented
 from postroad.console.api.guard import (
     COOKIE,
@@ -51,7 +51,8 @@ def console_app(console: Console, readiness: Readiness | None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.console = console
-    api = APIRouter(prefix=BASE, responses=documented())
+    once = [Depends(refuse_repeated)]
+    api = APIRouter(prefix=BASE, responses=documented(), dependencies=once)
     for each in (
         configuration_routes,
         queue_routes,
