@@ -128,9 +128,9 @@ chaos: setup ## look for lost, returned and repeated mail under drawn faults (BA
 	eval "$$(cd tests && $(PYTHON) -m stack env)"; \
 	$(PY) -m chaos $(if $(BITE),bite $(filter-out all,$(BITE)),run --backend $(BACKEND) --seed $(SEED) --seeds $(SEEDS) --seconds $(SECONDS) --minutes $(MINUTES) --faults '$(FAULTS)' $(if $(MAILS),--mails $(MAILS)) $(if $(SHRINK),--shrink $(SHRINK)))
 
-kills: setup ## kill a worker at random amid mail for many sites (BACKEND=embedded, single; KILLS= MAILS= SITES= SEED= BITE=)
-	$(if $(filter single,$(BACKEND)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)
-	$(if $(filter single,$(BACKEND)),eval "$$(cd tests && $(PYTHON) -m stack env)";) \
+kills: setup ## kill a worker at random amid mail for many sites (BACKEND=embedded, single, intake; KILLS= MAILS= SITES= SEED= BITE=)
+	$(if $(filter single intake,$(BACKEND)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)
+	$(if $(filter single intake,$(BACKEND)),eval "$$(cd tests && $(PYTHON) -m stack env)";) \
 	$(PY) -m kills --backend $(or $(filter-out memory,$(BACKEND)),embedded) --seed $(SEED) $(if $(KILLS),--kills $(KILLS)) $(if $(MAILS),--mails $(MAILS)) $(if $(SITES),--sites $(SITES)) $(if $(BITE),--bite $(BITE))
 
 mutants: setup ## put faults into a room's code, one at a time, and list those that no test notices (ROOM= COUNT= SEED=)

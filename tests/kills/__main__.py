@@ -8,9 +8,11 @@ import shutil
 import sys
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from kills.back_ends import BackEnd, Embedded, over_servers
+from kills.by_intake import ByIntake
 from kills.careless import BITES
 from kills.check import check, summary
 from kills.soak import Size, Soak
@@ -23,10 +25,17 @@ LISTED = 40
 async def run(options: argparse.Namespace, folder: Path) -> bool:
     """Make a run and print what it came to; return whether it is as it should be."""
     began, bite = time.monotonic(), options.bite
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - began:6.0f} s  {line}", flush=True)
+
     async with AsyncExitStack() as stack:
         back_end: BackEnd = Embedded(folder / "store")
         if options.backend == "single":
             back_end = await stack.enter_async_context(over_servers())
+        elif options.backend == "intake":
+            made = partial(ByIntake, folder=folder, kills=options.kills, seed=options.seed, say=say)
+            back_end = await stack.enter_async_context(over_servers(made))
         soak = Soak(
             back_end,
             folder,
@@ -34,7 +43,7 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
             options.seed,
             module="kills.careless" if bite else "postroad",
             environment={"KILLS_BITE": bite} if bite else None,
-            say=lambda line: print(f"{time.monotonic() - began:6.0f} s  {line}", flush=True),
+            say=say,
         )
         done = await soak.run()
     findings, seconds = check(done), time.monotonic() - began
@@ -53,7 +62,8 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m kills", description=__doc__)
-    parser.add_argument("--backend", choices=("embedded", "single"), default="embedded")
+    backends = ("embedded", "single", "intake")
+    parser.add_argument("--backend", choices=backends, default="embedded")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--mails", type=int, default=20_000)
     parser.add_argument("--sites", type=int, default=50)

@@ -192,9 +192,11 @@ async def _some_at_once(operation: Callable[[T], Awaitable[R]], items: Iterable[
 
 
 @asynccontextmanager
-async def over_servers() -> AsyncIterator[Distributed]:
+async def over_servers(
+    made: Callable[[str, DistributedQueue], Distributed] = Distributed,
+) -> AsyncIterator[Distributed]:
     """Make a queue of the run's own over the servers that POSTROAD_* name, in a keyspace of its
-    own, and remove it afterwards."""
+    own, and remove it afterwards. `made`: by a kind of its own."""
     word = secrets.token_hex(4)
     keyspace, name = f"kills_{word}", QueueName(f"kills-{word}", "outgoing")
     os.environ["POSTROAD_CASSANDRA_KEYSPACE"] = keyspace
@@ -202,7 +204,7 @@ async def over_servers() -> AsyncIterator[Distributed]:
     url = f"distributed://{name}"
     try:
         async with open_queue(url, create=True) as queue:
-            yield Distributed(url, cast("DistributedQueue", queue))
+            yield made(url, cast("DistributedQueue", queue))
     finally:
         servers = connect(from_environment())
         await servers.broker(name).delete()
