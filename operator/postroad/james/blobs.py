@@ -3,6 +3,9 @@
 Source: Apache James, ZstdBlobStoreDAO: what is compressed is encrypted after that."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
 
 import zstandard
 
@@ -16,6 +19,7 @@ BLOBS, PARTS = "blobs", "blobparts"
 ZSTD = b"\x28\xb5\x2f\xfd"
 """The magic number with which a frame begins. Source: RFC 8878 3.1.1."""
 
+_T = TypeVar("_T")
 _CHUNKS = Statement("SELECT position FROM {keyspace}.blobs WHERE id = ?")
 _PART = Statement("SELECT data FROM {keyspace}.blobparts WHERE id = ? AND chunknumber = ?")
 
@@ -55,21 +59,15 @@ class JamesBlobs:
     async def _stored(self, blob_id: str, what: str) -> bytes:
         if not self._buckets:
             return await self._of_cassandra(blob_id, what)
-        for objects in self._buckets:
-            try:
-                with as_in("blob.properties"):
-                    return await objects.get(blob_id)
-            except BlobMissing:
-                continue
-        raise _missing(what, blob_id)
+        return await self._asked(lambda objects: objects.get(blob_id), blob_id, what)
 
     async def _size(self, blob_id: str, what: str) -> int:
+        return await self._asked(lambda objects: objects.size(blob_id), blob_id, what)
+
+    async def _asked(self, ask: Callable[[Objects], Awaitable[_T]], blob_id: str, what: str) -> _T:
         for objects in self._buckets:
-            try:
-                with as_in("blob.properties"):
-                    return await objects.size(blob_id)
-            except BlobMissing:
-                continue
+            with suppress(BlobMissing), as_in("blob.properties"):
+                return await ask(objects)
         raise _missing(what, blob_id)
 
     async def _of_cassandra(self, blob_id: str, what: str) -> bytes:

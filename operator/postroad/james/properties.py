@@ -182,9 +182,8 @@ class Configuration:
             raise given.refused("implementation", f"blobs in {kind!r} cannot be read here")
         if given.is_true("encryption.s3.sse.c.enable"):
             raise given.refused("encryption.s3.sse.c.enable", "keys of SSE-C cannot be given here")
-        default = given.get("objectstorage.namespace") or (
-            f"{given.get('objectstorage.bucketPrefix', '')}default"
-        )
+        prefix = given.get("objectstorage.bucketPrefix") or ""
+        default = given.get("objectstorage.namespace") or f"{prefix}default"
         fallback = given.get("objectstorage.namespace.read.fallback")
         access = S3Access(
             endpoint=given.required("objectstorage.s3.endPoint"),

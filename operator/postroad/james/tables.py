@@ -5,13 +5,16 @@ Source: Apache James, CassandraMailQueueViewModule and his DAOs, the same in 3.8
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from postroad.adapters.cassandra.session import Row, Session, Statement
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.entries import Partition
 from postroad.errors import ViewRefused, ViewUnavailable
-from postroad.james.properties import as_in
+from postroad.james.hiding import configurations_of
+from postroad.james.properties import Configuration, as_in
 
 ROWS, MARKS, BROWSE_START, EVENTS = "enqueuedmailsv4", "deletedmailsv2", "browsestart", "eventstore"
 AGGREGATE = "CassandraMailQueueViewConfiguration"
@@ -95,6 +98,19 @@ class JamesTables:
             return [json.loads(row["event"]) for row in rows if row["event"] is not None]
         except ValueError as error:
             raise ViewUnavailable(f"an event of James' {EVENTS} is no JSON: {error}") from error
+
+
+async def recorded_configurations(folder: Path) -> tuple[ViewConfiguration, ...]:
+    """Return the configurations that a server has recorded of his view, oldest first, by his
+    configuration directory. Raises: InvalidSettings, InvalidInput; ViewError, CredentialsRefused.
+    """
+    session = Session(Configuration(folder).cassandra())
+    try:
+        tables = JamesTables(session)
+        await tables.check(EVENTS)
+        return configurations_of(await tables.events())
+    finally:
+        await session.close()
 
 
 def _utc(moment: datetime) -> datetime:

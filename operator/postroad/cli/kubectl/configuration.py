@@ -225,7 +225,7 @@ def import_james(queue: str, conf: Path, as_json: bool) -> None:
     """Begin the history of a queue with the configurations that a James server recorded.
 
     A call that was cut short is finished by the next one."""
-    from postroad.james.recorded import recorded_configurations
+    from postroad.james.tables import recorded_configurations
 
     async def begin(opened: ConfigurationOf) -> None:
         found = await recorded_configurations(conf)

@@ -15,12 +15,6 @@ from postroad.problems import Problem
 MAX_DURATION = 100
 """Characters of a duration."""
 
-NO_DURATION = (
-    "Supplied value do not follow the unit format (number optionally suffixed with a string"
-    " representing the unit"
-)
-"""A sentence of his own."""
-
 MAX_NUMBER = 2**31 - 1
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
@@ -76,7 +70,10 @@ def duration_of(text: str, unit: timedelta) -> timedelta:
         raise ValueError(f"a duration has at most {MAX_DURATION} characters")
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise ValueError(NO_DURATION)
+        raise ValueError(  # a sentence of his own
+            "Supplied value do not follow the unit format (number optionally suffixed with a string"
+            " representing the unit"
+        )
     if found[2] and found[2].lower() not in _BY_NAME:
         raise ValueError(f"Unknown unit: {found[2]}")
     return int(found[1]) * (_BY_NAME[found[2].lower()] if found[2] else unit)
