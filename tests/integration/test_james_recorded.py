@@ -22,7 +22,7 @@ from support.james import AWAY, Place, fresh_place
 from support.james_recording import SCHEMA, WrittenQueue, a_broker, written
 from support.repository import ROOT
 
-pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(600)]
 
 GHOST = "no message of it is in his work queue"
 
