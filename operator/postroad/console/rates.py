@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from weakref import WeakKeyDictionary
 
 from postroad.console.queues import ConsoleQueue
 from postroad.domain.delivery.sites import mails_left
 from postroad.domain.queues.documents import Sizes
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import Topic
+from postroad.ports.mail_queue import MailQueue
 
 MIN_BETWEEN = timedelta(seconds=5)
 """Between two readings that are kept, however often a queue is looked at."""
@@ -23,8 +25,6 @@ seconds."""
 MAX_READINGS = 60
 MAX_AGE = timedelta(minutes=10)
 """Of a reading."""
-
-MAX_QUEUES = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,15 @@ class ObservedRates:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._readings: OrderedDict[int, deque[QueueReading]] = OrderedDict()
-        self._busy = set[int]()
+        self._readings = WeakKeyDictionary[MailQueue, deque[QueueReading]]()
+        """Not by ids: a queue that is closed leaves its id to another one, of another tenant."""
+
+        self._busy = set[MailQueue]()
 
     async def observe(self, on: ConsoleQueue, sizes: Sizes) -> QueueRates | None:
         """Note the sizes of a queue, and return its rates. Raises: ServerError."""
-        now, key = self._clock.elapsed(), id(on.queue)
+        now, key = self._clock.elapsed(), on.queue
         readings = self._readings.setdefault(key, deque(maxlen=MAX_READINGS))
-        self._readings.move_to_end(key)
-        if len(self._readings) > MAX_QUEUES:
-            self._readings.popitem(last=False)
         if key not in self._busy and (not readings or now - readings[-1].at >= MIN_BETWEEN):
             self._busy.add(key)
             try:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from datetime import timedelta
 
 import pytest
 
-from postroad import Mail
-from postroad.console.rates import MIN_BETWEEN, OVER, QueueReading, rates_of
+from postroad import Mail, open_queue
+from postroad.console.queues import ConsoleQueue
+from postroad.console.rates import MIN_BETWEEN, OVER, ObservedRates, QueueReading, rates_of
 from postroad.domain.delivery.sites import published_views
+from postroad.domain.queues.names import QueueName
 from postroad.ports.delivery import Topic
 from support.consoles import a_console
 from support.memory.clock import ManualClock
@@ -66,3 +69,17 @@ async def test_a_queue_has_rates_when_it_is_looked_at_again() -> None:
         "sizes": [0, 1],
     }
     assert listed["conditions"] is None, "a directory is no MailQueue"
+
+
+async def test_a_queue_shows_no_sizes_of_one_that_was_closed_before() -> None:
+    rates = ObservedRates(clock := ManualClock())
+    found = []
+    for _ in range(20):  # of queues that have their places in memory one after the other
+        clock.jump(MIN_BETWEEN)
+        async with open_queue("memory://closed", create=True) as queue:
+            on = ConsoleQueue(QueueName("memory", "closed"), queue)
+            found.append(await rates.observe(on, await queue.size()))
+        del queue, on
+        gc.collect()
+
+    assert found == [None] * 20
