@@ -42,7 +42,7 @@ from postroad.domain.delivery.retries import (
 from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, Responder
 from postroad.domain.queues.documents import Sizes
-from postroad.errors import EntryEnded, EntryLost, InvalidInput, QueueClosed, ServerError
+from postroad.errors import EntryEnded, EntryLost, InvalidInput, PostroadError, QueueClosed
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import (
     DRAIN_TIMEOUT,
@@ -183,9 +183,9 @@ def must_be_recorded(outcomes: Mapping[str, Outcome], ending: ItemEnding) -> boo
     return isinstance(ending, RetryItem | DeferItem)
 
 
-WATCHED_EVERY = timedelta(milliseconds=20)
-"""Interval at which `consume` looks whether anything is due still, where it does not wait for
-mail."""
+MIN_LOOK, MAX_LOOK = timedelta(milliseconds=20), timedelta(seconds=1)
+"""From one look of `consume` whether anything is due still, where it does not wait for mail, to the
+next: doubled, because each look counts the queue on its servers."""
 
 MAX_CONTENTS = 64 * 2**20
 """Octets of contents that the handlers of one `consume` have in memory."""
@@ -339,15 +339,17 @@ class _Consumption:
 
     async def watch(self, end: Callable[[], None]) -> None:
         """Call `end` once nothing is due and no handler has a mail."""
+        pause = MIN_LOOK
         while self._tasks or await self._has_due():
-            await self._clock.sleep(WATCHED_EVERY)
+            await self._clock.sleep(pause)
+            pause = min(2 * pause, MAX_LOOK)
         end()
 
     async def _has_due(self) -> bool:
         try:
             return (await self._queue.size()).due > 0
-        except ServerError:
-            return True  # as consumers wait for servers
+        except PostroadError:
+            return True  # consumers wait for what is away, and raise what lasts
 
     async def finish(self, drain: timedelta) -> None:
         """Let the handlers return that have mails; give back the mails of those that do not."""

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from postroad import HandedMail, Mail, MailQueue, Outcome, Retry, open_queue
-from postroad.errors import InvalidInput, InvalidMail
+from postroad.domain.queues.documents import Sizes
+from postroad.errors import ConfigurationStale, InvalidInput, InvalidMail, StoreUnavailable
 from postroad.ports.mail_queue import Handled
 
 NUMBERS = count()
@@ -195,6 +196,24 @@ async def test_without_waiting_it_returns_once_nothing_is_due(queue: MailQueue) 
     assert (await queue.size()).delayed == 1
     await queue.consume(handler, wait=False)
     assert len(seen) == 2, "nothing is due"
+
+
+async def test_without_waiting_it_goes_on_while_what_counts_mail_is_away(
+    queue: MailQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, answers = queue.size, iter((StoreUnavailable("away"), ConfigurationStale("old")))
+
+    async def size() -> Sizes:
+        if error := next(answers, None):
+            raise error
+        return await count()
+
+    monkeypatch.setattr(queue, "size", size)
+
+    async with asyncio.timeout(60):
+        await queue.consume(lambda mail: None, wait=False)
+
+    assert next(answers, None) is None, "it asked again"
 
 
 async def test_what_handlers_do_not_end_in_time_is_given_back(queue: MailQueue) -> None:
