@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from functools import partial
@@ -84,18 +84,18 @@ class _CountedStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-def events_response(at: QueueAccess, events: AsyncIterator[str]) -> StreamingResponse:
+def events_response(at: QueueAccess, events: AsyncGenerator[str, None]) -> StreamingResponse:
     """Return events of a queue, which end with the user's right to them. Raises: Problem."""
     streams, user = at.console.streams, at.who.name
     streams.check_room(user)
     return _CountedStream(streams, user, while_allowed(at, events))
 
 
-async def while_allowed(at: QueueAccess, chunks: AsyncIterator[T]) -> AsyncIterator[T]:
+async def while_allowed(at: QueueAccess, chunks: AsyncGenerator[T, None]) -> AsyncIterator[T]:
     """Yield chunks for as long as the user has the right to them, and the queue is there."""
     elapsed = at.console.clock.elapsed
     until = elapsed() + CHECK_EVERY
-    async with aclosing(chunks) as every:  # type: ignore[type-var]
+    async with aclosing(chunks) as every:
         async for each in every:
             if elapsed() >= until:
                 if not await at.is_still_allowed():
@@ -104,7 +104,7 @@ async def while_allowed(at: QueueAccess, chunks: AsyncIterator[T]) -> AsyncItera
             yield each
 
 
-async def progress_events(running: Running) -> AsyncIterator[str]:
+async def progress_events(running: Running) -> AsyncGenerator[str, None]:
     """Yield the progress of an operation, until its end."""
     look = partial(OperationDocument.of, running)
     while True:
@@ -116,7 +116,7 @@ async def progress_events(running: Running) -> AsyncIterator[str]:
             yield ALIVE
 
 
-async def outcome_events(at: QueueAccess) -> AsyncIterator[str]:
+async def outcome_events(at: QueueAccess) -> AsyncGenerator[str, None]:
     """Yield the outcomes of a queue from now on, as they happen."""
     async with at.console.outcomes.follow(at.on) as feed:
         place = feed.place

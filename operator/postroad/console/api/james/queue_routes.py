@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
@@ -76,7 +76,9 @@ def _limit(text: str | None) -> int | None:
     return limit
 
 
-async def _lines(at: QueueAccess, delayed: bool | None, limit: int | None) -> AsyncIterator[str]:
+async def _lines(
+    at: QueueAccess, delayed: bool | None, limit: int | None
+) -> AsyncGenerator[str, None]:
     """Yield the array in parts."""
     before, number = "[", 0
     now = at.console.clock.now()
