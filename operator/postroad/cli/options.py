@@ -238,7 +238,7 @@ def say(value: object, *, as_json: bool, text: str) -> None:
 
 async def say_count(counted: Awaitable[int], *, as_json: bool, verb: str) -> None:
     """Print how many mails an operation changed."""
-    with progress(f"{verb} so far"):
+    with progress("changing mails"):
         count = await counted
     say({"count": count}, as_json=as_json, text=f"{verb} {plural(count, 'mail')}")
 

@@ -30,8 +30,8 @@ class ServedQueue(BaseModel, frozen=True, extra="forbid"):
     conditions: tuple[tuple[str, str, str], ...] = ()
     """Type, status and reason of `Ready`, and of those that are not good."""
 
-    def is_as(self, other: ServedQueue | None) -> bool:
-        """Return whether the other one is opened in the same way."""
+    def is_opened_as(self, other: ServedQueue | None) -> bool:
+        """Return whether the other one, if there is one, is opened in the same way."""
         return other is not None and self == other.model_copy(
             update={"conditions": self.conditions}
         )
@@ -89,7 +89,7 @@ class FollowedQueues:
             return
         before, self._declared = self._declared, found
         for name in list(self._open):
-            if not before[name].is_as(found.get(name)):
+            if not before[name].is_opened_as(found.get(name)):
                 self._leave(name)
         _log.info("queues read again", queues=len(found))
 

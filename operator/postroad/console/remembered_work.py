@@ -30,7 +30,9 @@ class RememberedWork(Generic[T]):
             return
         ended = next((key for key, each in kept.items() if self._has_ended(each)), None)
         if ended is None:
-            raise Problem(429, f"{MAX_KEPT} are under way: wait for the end of one")
+            raise Problem(
+                429, f"{MAX_KEPT} of this namespace are under way: wait for the end of one"
+            )
         del kept[ended]
 
     def add(self, namespace: str, key: UUID, made: T) -> None:

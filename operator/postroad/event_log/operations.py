@@ -68,8 +68,8 @@ class OperationEvents:
     async def over(
         self, found: AsyncIterator[T], changed: Callable[[T], ChangedMail | None]
     ) -> AsyncGenerator[T, None]:
-        """Yield what was found, each portion when its events are durable. `changed` is asked then;
-        None: the mail will not be changed. Raises: ServerError, StoreFailed, StoreFull."""
+        """Yield what was found, each portion when its events are durable. `changed` is asked before
+        that; None: the mail will not be changed. Raises: ServerError, StoreFailed, StoreFull."""
         async for portion in _portions(found):
             await self._find_room()
             for each in portion:

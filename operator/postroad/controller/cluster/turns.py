@@ -134,12 +134,12 @@ class ClusterTurns:
 
     # Those that are gone
 
-    def is_there(self, key: Key) -> None:
+    def note_there(self, key: Key) -> None:
         """End what is left of the QueueCluster that had this name before. Idempotent."""
         if left := self._left.pop(key, None):
             self._clusters.forget(left.uid)
 
-    def is_gone(self, key: Key, uid: str) -> None:
+    def note_gone(self, key: Key, uid: str) -> None:
         """Keep the connections of a QueueCluster that is gone until `leave` ends them."""
         self._left[key] = _Left(uid)
 

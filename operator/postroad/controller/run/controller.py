@@ -330,7 +330,7 @@ class Controller:
         if uid is not None:
             self._uids[key] = uid
             self._absences.end(key)
-            self._turns.is_there(key)
+            self._turns.note_there(key)
         if uid is None:
             self._failures.end(key)
         if gone in (None, uid):
@@ -339,7 +339,7 @@ class Controller:
         self._autoscalers.forget(gone)
         self._status_writer.forget(gone)
         if uid is None and key.kind == QUEUE_CLUSTER.name:
-            self._turns.is_gone(key, gone)
+            self._turns.note_gone(key, gone)
         else:
             self._clusters.forget(gone)
         self._turns.forget(gone)

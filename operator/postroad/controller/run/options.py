@@ -23,7 +23,7 @@ class Intervals:
     """Everything about a QueueCluster: servers, tables, claims, Secrets of other namespaces."""
 
     servers: timedelta = timedelta(seconds=5)
-    """True if servers answer, and whether the Secrets of QueueClusters have changed."""
+    """A look whether servers answer, and whether the Secrets of QueueClusters have changed."""
 
     first_retry: timedelta = timedelta(seconds=5)
     """After a failed reconcile; doubled up to `clusters`."""

@@ -160,8 +160,8 @@ def _to_change(engine: Engine, operation: Operation, selected: Selected) -> Chan
     """Return what events say of a mail; None: the operation will not change it."""
     entry, record = selected
     is_held = entry.held_next or entry.segment.lane == HELD
-    is_left = operation is Operation.EXPIRE and entry in engine.working
-    if is_left or entry.state is State.ENDED or (operation is Operation.HOLD and is_held):
+    is_in_flight = operation is Operation.EXPIRE and entry in engine.working
+    if is_in_flight or entry.state is State.ENDED or (operation is Operation.HOLD and is_held):
         return None
     ids = UUID(bytes=record.enqueue_id), UUID(bytes=record.mail_id)
     return ChangedMail(*ids, record.envelope, record.size_bytes)
