@@ -78,6 +78,22 @@ async def test_a_dry_run_counts_and_changes_nothing(console: RunningConsole) -> 
     assert (await console.queue.size()).size == 10
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"dryRun": "yes"}, {"dryRun": 1}, {"confirm": True}, {"confirm": "4"},
+     {"selector": {"all": "true"}}, {"selector": {"olderThan": True}},
+     {"selector": {"olderThan": 3600}}],
+)  # fmt: skip
+async def test_a_value_of_another_type_is_refused(
+    console: RunningConsole, more: dict[str, Any]
+) -> None:
+    wanted = {"operation": "hold", "selector": ALL} | more
+    answer = await console.client.post(f"{BASE}/operations", json=wanted)
+
+    assert answer.status_code == 422, answer.text
+    assert not await held(console.queue)
+
+
 async def begin_by_key(console: RunningConsole, key: str, operation: str, **more: object) -> Any:
     wanted = {"operation": operation, "selector": {"sender": "a0@example.org"}, **more}
     headers = {"Idempotency-Key": key}

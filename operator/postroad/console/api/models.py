@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Generic, Self, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from postroad.administration.suppression import BY_HAND
@@ -34,12 +34,20 @@ _ID = "01936f5e-8d3c-7e6a-9b1f-0a1b2c3d4e5f"
 
 
 def _duration(value: object) -> object:
-    if not isinstance(value, str):
+    if isinstance(value, timedelta):
         return value
+    if not isinstance(value, str):
+        raise ValueError("a duration is a text, such as 4h")
     try:
         return parse_period(value)
     except InvalidInput as error:
         raise ValueError(str(error)) from None
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool | str):
+        raise ValueError("a number is written as one in JSON")
+    return value
 
 
 ShortText = Annotated[str, Field(max_length=1000)]
@@ -273,7 +281,7 @@ class OperationSelector(SelectorFields):
     id: UUID | None = Field(default=None, examples=[_ID])
     """The enqueue id."""
     name: ShortText | None = None
-    all: bool = False
+    all: StrictBool = False
     """Every mail, on purpose: without it, some field has to be given."""
 
     def selector(self) -> Selector:
@@ -293,9 +301,9 @@ class OperationRequest(ApiRequest):
 
     operation: Operation = Field(examples=["hold"])
     selector: OperationSelector = Field(examples=[{"sender": "newsletter@example.org"}])
-    dry_run: bool = False
+    dry_run: StrictBool = False
     """Only count the mails."""
-    confirm: int | None = Field(default=None, ge=0)
+    confirm: Annotated[int, BeforeValidator(_number)] | None = Field(default=None, ge=0)
     """The number of mails that `remove`, `expire` and `discard` are for, as a dry run counted."""
 
 
@@ -383,7 +391,7 @@ class RerouteRequest(ApiRequest):
     tls: TlsMode | None = None
     duration: MailAge | None = Field(default=None, examples=["2h"])
     reason: str | None = Field(default=None, max_length=200)
-    end: bool = False
+    end: StrictBool = False
     """End it before its time; goes without the other fields."""
 
 
