@@ -114,7 +114,7 @@ release: setup ## wheel, chart, manifests, SBOM, provenance, checksums and signa
 plugin: setup ## kubectl-mailqueue as one file, and its manifest for Krew, in dist/plugin (PLACE=https://… where it is published)
 	$(PY) -m release.plugin dist/plugin $(PLACE)
 
-bench: setup ## measure side by side with a peer, or with what was calculated (ROOM=queue, mta, delivery, scheduler, broker, operator, pipeline, library)
+bench: setup ## measure side by side with a peer, or with what was calculated (ROOM=queue, mta, delivery, scheduler, broker, operator, pipeline, library, console)
 	$(PY) -m bench $(ROOM)
 
 # One run by default; see docs/chaos.md for what else can be said.

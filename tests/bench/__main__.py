@@ -12,6 +12,7 @@ from stack.errors import StackError
 
 ROOMS = {
     "broker": "bench.broker_room",
+    "console": "bench.console_room",
     "delivery": "bench.delivery_room",
     "library": "bench.library_room",
     "mta": "bench.mta_room",

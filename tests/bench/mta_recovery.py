@@ -64,7 +64,7 @@ class Inline:
 async def measure(base: Path) -> list[Result]:
     """Fill both, then start both in alternation."""
     store = base / "long"
-    await _fill(store)
+    await fill(store, QUEUED)
     postfix = await _filled_postfix(base / "long-postfix")
     ours = [await _restart(base, store) for _ in range(3)][1:]
     theirs = [await _restart_postfix(postfix) for _ in range(3)][1:]
@@ -85,16 +85,18 @@ async def measure(base: Path) -> list[Result]:
     ]
 
 
-async def _fill(store: Path) -> None:
+async def fill(store: Path, mails: int, senders: int = 1) -> None:
+    """Make a directory with so many mails, which wait for hours."""
     files = Unsynced()
     store.mkdir()
     layout, options = describe(files, store, StoreOptions(), create=True)
     engine = Engine(files, layout, options, MachineClock(), SystemRandomness(), Inline(), Inline())
     queue = OwnedQueue("filled", engine, await open_store(engine))
     await queue.maintenance.recovering
-    for number in range(QUEUED):
+    for number in range(mails):
+        sender = f"a{number % senders or ''}@x.example"
         to = f"user{number}@host{number % 1000}.example"
-        await queue.enqueue(Mail("a@x.example", (to,), CONTENT), HOURS)
+        await queue.enqueue(Mail(sender, (to,), CONTENT), HOURS)
     await queue.maintenance.checkpoint()
     await queue.close()
     os.sync()
