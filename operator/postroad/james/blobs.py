@@ -19,6 +19,12 @@ BLOBS, PARTS = "blobs", "blobparts"
 ZSTD = b"\x28\xb5\x2f\xfd"
 """The magic number with which a frame begins. Source: RFC 8878 3.1.1."""
 
+MAX_DECOMPRESSED = 256 * 2**20
+"""Octets of a blob: a sender's body may be a frame of few octets that stands for any number."""
+
+FED = 1024
+"""Octets of a frame that are decompressed at a time; they become 32 MiB at most."""
+
 _T = TypeVar("_T")
 _CHUNKS = Statement("SELECT position FROM {keyspace}.blobs WHERE id = ?")
 _PART = Statement("SELECT data FROM {keyspace}.blobparts WHERE id = ? AND chunknumber = ?")
@@ -54,7 +60,9 @@ class JamesBlobs:
         blob = await self._stored(blob_id, what)
         if self._decryption is not None:
             blob = self._decryption.decrypted(blob)
-        return _decompressed(blob) if self._has_frames and blob.startswith(ZSTD) else blob
+        if not (self._has_frames and blob.startswith(ZSTD)):
+            return blob
+        return await asyncio.to_thread(_decompressed, blob)
 
     async def _stored(self, blob_id: str, what: str) -> bytes:
         if not self._buckets:
@@ -83,16 +91,23 @@ class JamesBlobs:
         return b"".join(chunks)
 
 
-def _decompressed(frame: bytes) -> bytes:
-    """Raises: InvalidInput, for a frame that is damaged or cut short."""
-    reader = zstandard.ZstdDecompressor().decompressobj()
-    try:
-        found = reader.decompress(frame)
-    except zstandard.ZstdError as error:
-        raise InvalidInput(f"a blob cannot be decompressed: {error}") from error
-    if not reader.eof:
-        raise InvalidInput("a blob cannot be decompressed: its frame is cut short")
-    return found
+def _decompressed(blob: bytes) -> bytes:
+    """Return what a blob stands for: itself where more than one frame is there, as behind the one
+    that a sender's body was. Raises: InvalidInput, for a frame that is damaged, cut short or too
+    large."""
+    reader, found, size = zstandard.ZstdDecompressor().decompressobj(), list[bytes](), 0
+    for first in range(0, len(blob), FED):
+        try:
+            found.append(reader.decompress(blob[first : first + FED]))
+        except zstandard.ZstdError as error:
+            raise InvalidInput(f"a blob cannot be decompressed: {error}") from error
+        if reader.eof:
+            is_whole = first + FED >= len(blob) and not reader.unused_data
+            return b"".join(found) if is_whole else blob
+        size += len(found[-1])
+        if size > MAX_DECOMPRESSED:
+            raise InvalidInput(f"a blob has more than {MAX_DECOMPRESSED} octets")
+    raise InvalidInput("a blob cannot be decompressed: its frame is cut short")
 
 
 def _missing(what: str, blob_id: str) -> BlobMissing:

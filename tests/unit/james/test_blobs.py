@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from postroad.errors import BlobMissing, InvalidInput
-from postroad.james.blobs import JamesBlobs
+from postroad.james.blobs import ZSTD, JamesBlobs
 from postroad.james.encryption import HEADER, KEY_BYTES, PREFIX, Decryption
 from postroad.james.properties import BlobPlace, Cipher
 
@@ -75,6 +75,25 @@ async def test_body_that_is_a_frame_itself_is_left_so_by_a_james_who_compresses_
     found = blobs(BlobPlace(None), header=b"", body=FRAMES["bytes"])
 
     assert await found.content("header", "body") == FRAMES["bytes"]
+
+
+async def test_body_that_was_a_frame_when_it_came_is_left_so_with_what_follows_it() -> None:
+    sent = FRAMES["bytes"] + b"\r\n"
+    found = blobs(BlobPlace(None, has_frames=True), header=b"", body=sent)
+
+    assert await found.content("header", "body") == sent
+
+
+async def test_frame_that_stands_for_too_many_octets_is_an_error_of_its_mail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("postroad.james.blobs.MAX_DECOMPRESSED", 2**20)
+    block = (128 * 1024 << 3 | 1 << 1).to_bytes(3, "little") + b"A"  # of one octet, repeated
+    bomb = ZSTD + b"\x00\x38" + 9 * block
+    found = blobs(BlobPlace(None, has_frames=True), header=b"", body=bomb)
+
+    with pytest.raises(InvalidInput, match="more than 1048576 octets"):
+        await found.content("header", "body")
 
 
 @pytest.mark.parametrize("frame", [FRAMES["stream"][:-3], FRAMES["bytes"][:9] + b"\xff" * 99])
