@@ -250,6 +250,25 @@ async def test_a_worker_without_watchers_publishes_nothing(followed: Followed) -
     assert json.loads(entries["w"])["last"] == 2
 
 
+async def test_an_outcome_that_could_not_be_published_is_so_later_though_no_other_comes(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = type(followed.shared_state)
+    publish, answers = made.publish, iter((ViewUnavailable("away"), ViewUnavailable("still")))
+
+    async def sometimes(self: SharedState, topic: Topic, *entry: Any) -> None:
+        if topic is Topic.OUTCOMES and (error := next(answers, None)):
+            raise error
+        await publish(self, topic, *entry)
+
+    monkeypatch.setattr(made, "publish", sometimes)
+    following = await followed.follow()
+    async with followed.worker() as worker:
+        worker.note(an_attempt(), {"b@example.net": REFUSED})
+        await until(lambda: followed.feed_place() == (1, 0))
+    assert len(await ended(followed, following)) == 1
+
+
 async def test_entries_that_cannot_be_read_are_passed_over(followed: Followed) -> None:
     following = await followed.follow()
     for name, text in (("x", "{"), ("y", '{"last": "?"}'), ("z", '{"last": 1, "lines": [7]}')):

@@ -55,9 +55,13 @@ class ShownOutcomes:
         """Publish what was noted, until cancelled."""
         while True:
             await self._noted.wait()
-            self._noted.clear()
             with self._use.unless_away():
-                await self._shared.publish(
-                    Topic.OUTCOMES, self._name, self._window.text(), SHOWN_FOR
-                )
+                self._noted.clear()
+                try:
+                    await self._shared.publish(
+                        Topic.OUTCOMES, self._name, self._window.text(), SHOWN_FOR
+                    )
+                except Exception:
+                    self._noted.set()  # the last outcomes are shown, even if no others come
+                    raise
             await self._clock.sleep(PUBLISH_EVERY)
