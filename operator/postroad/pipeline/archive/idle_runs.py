@@ -24,7 +24,7 @@ def idle_run(
     other run may write the lake meanwhile. Raises: StoreDamaged, StoreFailed."""
     began = clock.now()
     times, last = known.times(), known.last_read()
-    if times is None or last is None or not last.ended <= began < last.ended + KEPT_STATES:
+    if times is None or last is None or not last.began <= began < last.began + KEPT_STATES:
         return None
     found = read_history(files, layout, microseconds(began))
     if found is None or found.begun_us is None or found.archived.dropped:

@@ -26,11 +26,11 @@ class KnownTimes(NamedTuple):
 
 
 class LastRead(NamedTuple):
-    """Digest of the offsets up to which a run had read segments, and the moment of the run, which
-    expired former states."""
+    """Digest of the offsets up to which a run had read segments, and the moment at which the
+    run began, which expired former states."""
 
     digest: str
-    ended: datetime
+    began: datetime
 
 
 def digest_of(ends: Mapping[str, int]) -> str:
@@ -60,11 +60,11 @@ class LakeFiles:
         """Return what the last whole run had read; None: nothing is known."""
         if (text := self._text(READ)) is None:
             return None
-        digest, ended = text.split()
-        return LastRead(digest, instant(int(ended)))
+        digest, began = text.split()
+        return LastRead(digest, instant(int(began)))
 
     def put_last_read(self, read: LastRead) -> None:
-        self._put(READ, f"{read.digest} {microseconds(read.ended)}")
+        self._put(READ, f"{read.digest} {microseconds(read.began)}")
 
     def forget(self) -> None:
         """Delete what is known of former tables."""
