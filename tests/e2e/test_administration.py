@@ -4,10 +4,7 @@ command."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -30,17 +27,7 @@ MAILS = [
 def mailqueue(
     sandbox: Sandbox, command: str, *arguments: str, name: str = "outgoing"
 ) -> subprocess.CompletedProcess[str]:
-    """Run the plugin with the cluster's kubectl."""
-    kubectl, _, kubeconfig = sandbox.kubectl_command()
-    program = Path(sys.executable).with_name("kubectl-mailqueue")
-    return subprocess.run(
-        [str(program), command, name, "--namespace", sandbox.namespace, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        env=os.environ
-        | {"KUBECONFIG": kubeconfig, "PATH": f"{Path(kubectl).parent}:{os.environ['PATH']}"},
-    )
+    return sandbox.plugin(command, name, *arguments)
 
 
 def objects(sandbox: Sandbox, command: str, *arguments: str) -> list[dict[str, object]]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +42,19 @@ class Sandbox:
     def kubectl_command(self) -> list[str]:
         """Return kubectl's path, `--kubeconfig` and its path."""
         return self.stack.kubernetes.kubectl.command()
+
+    def plugin(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run `kubectl mailqueue …` in the namespace, with the cluster's kubectl."""
+        kubectl, _, kubeconfig = self.kubectl_command()
+        program = Path(sys.executable).with_name("kubectl-mailqueue")
+        path = f"{Path(kubectl).parent}:{os.environ['PATH']}"
+        return subprocess.run(
+            [str(program), *words, "--namespace", self.namespace],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            env=os.environ | {"KUBECONFIG": kubeconfig, "PATH": path},
+        )
 
     def mail_queue(self, name: str = "outgoing", **spec: object) -> Manifest:
         """Return a MailQueue that delivers to the sink, with short retries. Parts that are None
