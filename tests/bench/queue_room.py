@@ -3,8 +3,8 @@
 `rates`, `operations`, `retries` and `backlog` are measured by default. `held` counts requests while
 one mail is held; `outcomes` compares endings with and without the outcomes of attempts, in both
 engines; `dead_letters` reads dead letters among many that were taken out; `disk` takes most of
-an hour; `james` takes some minutes, and needs the Java compiler. Each case's module says what
-it does and which variables change it.
+an hour; `james` and `migration` take some minutes, and need the Java compiler. Each case's module
+says what it does and which variables change it.
 `BENCH_LOOP=asyncio` runs them without uvloop, which the programs use.
 """
 
@@ -23,6 +23,7 @@ from bench import (
     queue_disk,
     queue_held,
     queue_james,
+    queue_migration,
     queue_operations,
     queue_outcomes,
     queue_rates,
@@ -42,6 +43,7 @@ CASES: dict[str, Callable[[BenchServers], Awaitable[list[Result]]]] = {
     "dead_letters": queue_dead_letters.measure,
     "disk": queue_disk.measure,
     "james": queue_james.measure,
+    "migration": queue_migration.measure,
 }
 DEFAULT = "rates,operations,retries,backlog"
 
