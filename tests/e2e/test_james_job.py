@@ -12,8 +12,7 @@ import pytest
 
 from support.james import Place, fresh_place
 from support.james_recording import WrittenQueue, written
-from support.kubectl import eventually
-from support.resources import secret
+from support.kubectl import eventually, secret
 from support.sandbox import Sandbox
 
 pytestmark = [
