@@ -4,13 +4,14 @@ the attempt log has, by one reader for all, until the right or the session is ov
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -136,6 +137,42 @@ async def ended(followed: Followed, following: asyncio.Task[Any]) -> list[tuple[
         answer = await following
     assert answer.headers["content-type"].startswith("text/event-stream")
     return events(answer.text)
+
+
+async def test_client_that_reads_slowly_and_goes_is_followed_no_more(followed: Followed) -> None:
+    sent, goes = list[Any](), asyncio.Event()
+    client = followed.console.client
+    request = client.build_request("GET", followed.events)
+    headers = [(name.lower(), value) for name, value in request.headers.raw]
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "scheme": "http",
+        "query_string": b"",
+        "method": "GET",
+        "path": followed.events,
+        "headers": headers,
+    }
+
+    async def receive() -> dict[str, Any]:
+        await goes.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        await asyncio.sleep(0 if len(sent) < 3 else 60)
+
+    app = cast("Any", client._transport).app
+    gc.disable()  # it would close the stream, at some time
+    try:
+        answering = asyncio.create_task(app(scope, receive, send))
+        await until(lambda: len(sent) == 3)
+        goes.set()
+        await answering
+
+        assert followed.console.console.outcomes._feeds == {}
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("with_addresses", [False, True])

@@ -75,13 +75,15 @@ class _CountedStream(StreamingResponse):
     """A stream that counts from its beginning on, and not from its first event: of requests that
     come at once, each would find room."""
 
-    def __init__(self, streams: Streams, user: str, events: AsyncIterator[str]) -> None:
+    def __init__(self, streams: Streams, user: str, events: AsyncGenerator[str, None]) -> None:
         super().__init__(events, media_type="text/event-stream")
-        self._streams, self._user = streams, user
+        self._streams, self._user, self._events = streams, user, events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Closed here: a client that goes amid a sending would leave it to the garbage collector.
         with self._streams.one(self._user):
-            await super().__call__(scope, receive, send)
+            async with aclosing(self._events):
+                await super().__call__(scope, receive, send)
 
 
 def events_response(at: QueueAccess, events: AsyncGenerator[str, None]) -> StreamingResponse:
@@ -91,7 +93,9 @@ def events_response(at: QueueAccess, events: AsyncGenerator[str, None]) -> Strea
     return _CountedStream(streams, user, while_allowed(at, events))
 
 
-async def while_allowed(at: QueueAccess, chunks: AsyncGenerator[T, None]) -> AsyncIterator[T]:
+async def while_allowed(
+    at: QueueAccess, chunks: AsyncGenerator[T, None]
+) -> AsyncGenerator[T, None]:
     """Yield chunks for as long as the user has the right to them, and the queue is there."""
     elapsed = at.console.clock.elapsed
     until = elapsed() + CHECK_EVERY
