@@ -87,6 +87,14 @@ def _catalog(**fields: object) -> dict[str, object]:
     return {"pipeline": {"catalog": fields}}
 
 
+CLIENT = {"secretRef": {"name": "catalog"}}
+
+
+def _tokens(url: str) -> dict[str, object]:
+    properties = {"oauth2-server-uri": url}
+    return _catalog(type="REST", uri="https://c.example", login=CLIENT, properties=properties)
+
+
 def _hop(**hop: Any) -> Spec:
     return _rule(hops=[{"host": "relay.example"} | hop])
 
@@ -549,7 +557,7 @@ MAIL_QUEUES = (
     ),
     Case({"pipeline": {"audit": {"schedule": "7 1 * * *", "repair": "perhaps"}}}, "repair"),
     Case(_catalog()),
-    Case(_catalog(type="JDBC", uri=POSTGRESQL, login={"secretRef": {"name": "catalog"}})),
+    Case(_catalog(type="JDBC", uri=POSTGRESQL, login=CLIENT)),
     Case(_catalog(type="REST", uri="https://c.example/api", warehouse="mail", namespace="a_b")),
     Case(_catalog(type="Glue"), "type"),
     Case(_catalog(namespace="a"), "a Hadoop catalog is the lake's own folder"),
@@ -557,6 +565,18 @@ MAIL_QUEUES = (
     Case(_catalog(type="REST", uri=POSTGRESQL), "a REST catalog needs uri"),
     Case(_catalog(type="JDBC", uri="postgresql://db/lakes"), "a JDBC catalog needs uri"),
     Case(_catalog(type="JDBC", uri=f"{POSTGRESQL}?password=a"), "uri has a login"),
+    Case(_catalog(type="JDBC", uri=f"{POSTGRESQL}?PassWord=a"), "uri has a login"),
+    Case(_catalog(type="REST", uri="http://c.example")),
+    Case(_catalog(type="REST", uri="http://c.example", login=CLIENT), "https:// or on loopback"),
+    Case(_catalog(type="REST", uri="http://localhost", login=CLIENT)),
+    Case(
+        _catalog(type="REST", uri="http://localhost.c.example", login=CLIENT),
+        "https:// or on loopback",
+    ),
+    Case(_tokens("https://id.example/tokens")),
+    Case(_tokens("http://[::1]:8080/tokens")),
+    Case(_tokens("http://id.example/tokens"), "https:// or on loopback"),
+    Case(_tokens("http://localhost:a@id.example/tokens"), "https:// or on loopback"),
     Case(_catalog(type="REST", uri="https://c.example", login={}), "give either secretRef"),
     Case(_catalog(type="REST", uri="https://c.example", namespace="A"), "namespace"),
 )

@@ -6,14 +6,20 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from postroad.delivery_settings.patterns import AbsolutePath, DeliverySection
 from postroad.delivery_settings.secret_references import SecretReference, checked_file
+from postroad.domain.values.networks import is_loopback
 from postroad.settings.documents import read_yaml
 
 NO_LOGIN = "uri has a login: name it with login"
+TOKENS = "oauth2-server-uri"
+"""Property that names where an OAuth2 client gets its tokens."""
+
+IN_CLEAR = "with login, uri and oauth2-server-uri of a REST catalog are https:// or on loopback"
 OF_A_CATALOG = "a Hadoop catalog is the lake's own folder: it has no other field"
 
 
@@ -51,7 +57,7 @@ class LakeCatalog(DeliverySection):
 
     uri: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
     """URL of the server, `https://…`, or of the database, `jdbc:postgresql://HOST/NAME`. It has no
-    login."""
+    login. http is for a server on loopback, or without a login."""
 
     warehouse: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Of REST, the name that the server has for a warehouse; absent: its default. Of JDBC, the
@@ -82,9 +88,19 @@ class LakeCatalog(DeliverySection):
             raise ValueError("a REST catalog needs uri: http:// or https:// of its server")
         if self.type is CatalogType.JDBC and not uri.startswith("jdbc:"):
             raise ValueError("a JDBC catalog needs uri: jdbc: of its database")
-        if "@" in uri or "password=" in uri:
+        if "@" in uri or "password=" in uri.lower():
             raise ValueError(NO_LOGIN)
+        receivers = (uri, self.properties.get(TOKENS, uri))
+        is_rest = self.type is CatalogType.REST
+        if is_rest and self.login is not None and not all(map(_is_secured, receivers)):
+            raise ValueError(IN_CLEAR)
         return self
+
+
+def _is_secured(url: str) -> bool:
+    """True if nothing between reads what is sent."""
+    is_local = url.startswith("http://") and is_loopback(urlsplit(url).hostname or "")
+    return url.startswith("https://") or is_local
 
 
 def read_catalog(text: str | None) -> LakeCatalog:

@@ -58,6 +58,13 @@ def test_a_server_has_its_own_warehouse_and_an_oauth2_client(login: str) -> None
     assert (found[".scope"], found[".credential"]) == ("all", "me:pw")
 
 
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:8181", "http://[::1]/api", "http://localhost"])
+def test_a_server_on_loopback_gets_its_login_without_tls(uri: str, login: str) -> None:
+    document = f"{{type: REST, uri: '{uri}', {login}, properties: {{oauth2-server-uri: '{uri}'}}}}"
+
+    assert of_spark(document)[".credential"] == "me:pw"
+
+
 @pytest.mark.parametrize(
     ("document", "queue", "namespace"),
     [
@@ -84,6 +91,12 @@ def test_a_queue_in_a_directory_needs_a_namespace() -> None:
         ("{type: REST}", "a REST catalog needs uri"),
         ("{type: JDBC, uri: https://c.example}", "a JDBC catalog needs uri"),
         ("{type: REST, uri: 'https://me:pw@c.example'}", "uri has a login"),
+        ("{type: JDBC, uri: 'jdbc:x://db/a?PASSWORD=b'}", "uri has a login"),
+        ("{type: REST, uri: 'http://c.example', login: {folder: /a}}", "https:// or on loopback"),
+        (
+            f"{{{REST}, login: {{folder: /a}}, properties: {{oauth2-server-uri: 'http://c.example'}}}}",
+            "https:// or on loopback",
+        ),
         (f"{{{JDBC}, login: {{}}}}", "give either secretRef"),
         (
             f"{{{JDBC}, login: {{secretRef: {{name: a}}}}}}",
