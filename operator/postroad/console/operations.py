@@ -138,7 +138,8 @@ class Operations:
         made = uuid4() if key is None else _id_of(on, who, key)
         if made in self._beginning:
             raise Problem(409, "a request with this Idempotency-Key is being answered now")
-        if (found := self._kept.find(on.name.namespace, made)) is not None:
+        found = self._kept.find(on.name.namespace, made)
+        if found is not None and (found.on is on or not found.has_ended):
             before = found.operation, found.dry_run, replace(found.selector, accepted_before=None)
             if before != (operation, is_dry, selector):
                 raise Problem(409, "this Idempotency-Key stands for another operation")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -119,6 +120,19 @@ async def test_a_key_is_answered_with_what_it_began(console: RunningConsole) -> 
     assert of_other_user.status_code == 202
     for wrong in ("", "a b", "x" * 256):
         assert (await begin_by_key(console, wrong, "hold")).status_code == 422
+
+
+async def test_a_key_begins_anew_in_a_queue_that_was_opened_anew(console: RunningConsole) -> None:
+    first = await begin_by_key(console, "k", "hold")
+    await result(console, first.json()["id"])
+    queues = cast("Any", console.console.queues)._queues
+    ((name, before),) = queues.items()
+    queues[name] = replace(before, uid="another")  # as FollowedQueues does
+
+    again = await begin_by_key(console, "k", "hold")
+
+    assert again.status_code == 202
+    assert (await result(console, again.json()["id"]))[-1]["phase"] == "Done"
 
 
 async def test_two_requests_of_one_key_at_a_time_begin_one_operation(
