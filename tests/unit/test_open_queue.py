@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import secrets
 from datetime import timedelta
 from pathlib import Path
@@ -73,8 +75,43 @@ async def test_a_path_that_is_no_directory_is_named(
         await open_queue(f"embedded://{tmp_path}/file{below}", create=create)
 
 
-async def test_a_path_that_can_never_be_made_is_no_reason_to_wait() -> None:
-    with pytest.raises(InvalidQueueURL, match="/proc/none cannot be made") as caught:
-        await open_queue("embedded:///proc/none", create=True)
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/proc/none", "No such file or directory"),
+        (f"/tmp/{300 * 'a'}", "File name too long"),
+        ("{}/itself", "File exists"),
+    ],
+)
+async def test_a_path_that_can_never_be_made_is_no_reason_to_wait(
+    tmp_path: Path, path: str, reason: str
+) -> None:
+    (tmp_path / "itself").symlink_to("itself")
+
+    with pytest.raises(InvalidQueueURL, match=f"cannot be made: {reason}") as caught:
+        await open_queue(f"embedded://{path.format(tmp_path)}", create=True)
 
     assert not caught.value.transient
+
+
+@pytest.mark.parametrize("create", [True, False])
+async def test_a_path_that_may_not_be_looked_at_has_no_store(
+    tmp_path: Path, create: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: object, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    stat = os.stat
+    hidden = str(tmp_path / "hidden")
+    monkeypatch.setattr(
+        os, "stat", lambda at, *more, **by: (denied if str(at) == hidden else stat)(at, *more, **by)
+    )
+    monkeypatch.setattr(os, "mkdir", denied)
+
+    with pytest.raises(InvalidQueueURL if create else QueueNotFound, match=hidden):
+        await open_queue(f"embedded://{hidden}", create=create)
+
+
+async def test_a_path_with_nul_is_refused() -> None:
+    with pytest.raises(InvalidQueueURL, match="without NUL"):
+        await open_queue("embedded:///tmp/a%00b", create=True)

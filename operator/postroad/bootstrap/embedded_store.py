@@ -55,8 +55,8 @@ async def open_requested(request: OpenRequest) -> MailQueue:
 def root_of(url: SplitResult) -> Path:
     """Return the directory of a store by its URL. Raises: InvalidQueueURL."""
     root = Path(unquote(url.path))
-    if url.netloc or not root.is_absolute() or root == Path("/"):
-        raise errors.InvalidQueueURL("write embedded:///DIR, with an absolute path")
+    if url.netloc or not root.is_absolute() or root == Path("/") or "\0" in str(root):
+        raise errors.InvalidQueueURL("write embedded:///DIR, with an absolute path without NUL")
     return root
 
 
@@ -67,7 +67,10 @@ def _missing(root: Path) -> errors.PostroadError:
     return errors.QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
 
 
-_NEVER = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
+_NEVER = (
+    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG),
+)
 """Reasons that waiting does not mend, such as of a path in `/proc`."""
 
 
@@ -87,8 +90,9 @@ def _make(files: DiskFiles, root: Path) -> None:
 
 
 def _nearest(root: Path) -> Path:
-    """Return what is at a path, or at the one above it, and so on."""
-    return next(each for each in (root, *root.parents) if each.exists())
+    """Return what is at a path, or at the one above it, and so on; what this user may not look at
+    counts as missing."""
+    return next(each for each in (root, *root.parents) if os.path.exists(each))  # noqa: PTH110
 
 
 @contextmanager
@@ -162,7 +166,7 @@ async def open_directory(
     files = DiskFiles()
     if create and _nearest(root).is_dir():
         await asyncio.to_thread(_make, files, root)
-    elif not await asyncio.to_thread(root.is_dir):
+    elif not await asyncio.to_thread(os.path.isdir, root):
         raise _missing(root)
     await asyncio.to_thread(make_private, root)
 
