@@ -8,7 +8,7 @@ import pytest
 
 from postroad.delivery_settings.lake_catalog import LakeCatalog, read_catalog
 from postroad.errors import InvalidSettings
-from postroad.pipeline.spark.lake.catalogs import lake_place
+from postroad.pipeline.spark.lake.catalogs import LakePlace, lake_place
 
 JDBC = "type: JDBC, uri: 'jdbc:postgresql://db/lakes'"
 REST = "type: REST, uri: https://c.example/api"
@@ -109,3 +109,7 @@ def test_a_queue_in_a_directory_needs_a_namespace() -> None:
 def test_what_cannot_work_is_refused_by_its_field(document: str, said: str) -> None:
     with pytest.raises(InvalidSettings, match=said):
         read_catalog(document)
+
+
+def test_place_of_a_lake_shows_no_key_of_its_store() -> None:
+    assert "secret" not in repr(LakePlace("s3a://b/q", {"fs.s3a.secret.key": "secret"}))

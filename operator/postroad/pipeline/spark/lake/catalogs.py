@@ -22,11 +22,11 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class LakePlace:
-    """Place of a lake: a folder of Hadoop's, with the settings for it; the catalog that names its
-    tables, and their namespace there."""
+    """Place of a lake: a folder of Hadoop's, with the settings for it, which its repr has not: keys
+    are among them; the catalog that names its tables, and their namespace there."""
 
     folder: str
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     catalog: LakeCatalog = field(default_factory=LakeCatalog)
     namespace: str = NAMESPACE
 
