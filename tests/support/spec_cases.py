@@ -566,6 +566,19 @@ MAIL_QUEUES = (
     Case(_catalog(type="JDBC", uri="postgresql://db/lakes"), "a JDBC catalog needs uri"),
     Case(_catalog(type="JDBC", uri=f"{POSTGRESQL}?password=a"), "uri has a login"),
     Case(_catalog(type="JDBC", uri=f"{POSTGRESQL}?PassWord=a"), "uri has a login"),
+    Case(
+        _catalog(type="JDBC", uri=POSTGRESQL, properties={"jdbc.Password": "a"}),
+        "properties has a secret",
+    ),
+    Case(
+        _catalog(type="REST", uri="https://c.example", properties={"token": "a"}),
+        "properties has a secret",
+    ),
+    Case(
+        _catalog(
+            type="REST", uri="https://c.example", properties={"token-refresh-enabled": "false"}
+        )
+    ),
     Case(_catalog(type="REST", uri="http://c.example")),
     Case(_catalog(type="REST", uri="http://c.example", login=CLIENT), "https:// or on loopback"),
     Case(_catalog(type="REST", uri="http://localhost", login=CLIENT)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,8 @@ from postroad.domain.values.networks import is_loopback
 from postroad.settings.documents import read_yaml
 
 NO_LOGIN = "uri has a login: name it with login"
+NO_SECRETS = "properties has a secret, which pods would show: name it with login"
+_SECRET = re.compile(r"(password|passwd|secret|credential|token|access-key|secret-key)$", re.I)
 TOKENS = "oauth2-server-uri"
 """Property that names where an OAuth2 client gets its tokens."""
 
@@ -74,8 +77,8 @@ class LakeCatalog(DeliverySection):
     properties: Annotated[
         dict[str, Annotated[str, Field(max_length=2048)]], Field(max_length=32)
     ] = Field(default={})
-    """Further properties of Iceberg's catalog, such as `scope` and `oauth2-server-uri`. What the
-    other fields say stands above them."""
+    """Further properties of Iceberg's catalog, such as `scope` and `oauth2-server-uri`, without
+    secrets. What the other fields say stands above them."""
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> LakeCatalog:
@@ -90,6 +93,8 @@ class LakeCatalog(DeliverySection):
             raise ValueError("a JDBC catalog needs uri: jdbc: of its database")
         if "@" in uri or "password=" in uri.lower():
             raise ValueError(NO_LOGIN)
+        if any(map(_SECRET.search, self.properties)):
+            raise ValueError(NO_SECRETS)
         receivers = (uri, self.properties.get(TOKENS, uri))
         is_rest = self.type is CatalogType.REST
         if is_rest and self.login is not None and not all(map(_is_secured, receivers)):

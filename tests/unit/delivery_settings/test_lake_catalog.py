@@ -52,7 +52,7 @@ def test_a_database_has_its_tables_beside_the_mail_of_the_queue(login: str) -> N
 
 
 def test_a_server_has_its_own_warehouse_and_an_oauth2_client(login: str) -> None:
-    found = of_spark(f"{{{REST}, {login}, properties: {{scope: all, credential: other}}}}")
+    found = of_spark(f"{{{REST}, {login}, properties: {{scope: all, uri: other}}}}")
 
     assert ".warehouse" not in found
     assert (found[".scope"], found[".credential"]) == ("all", "me:pw")
@@ -92,6 +92,8 @@ def test_a_queue_in_a_directory_needs_a_namespace() -> None:
         ("{type: JDBC, uri: https://c.example}", "a JDBC catalog needs uri"),
         ("{type: REST, uri: 'https://me:pw@c.example'}", "uri has a login"),
         ("{type: JDBC, uri: 'jdbc:x://db/a?PASSWORD=b'}", "uri has a login"),
+        (f"{{{JDBC}, properties: {{jdbc.password: b}}}}", "properties has a secret"),
+        (f"{{{REST}, properties: {{credential: 'a:b'}}}}", "properties has a secret"),
         ("{type: REST, uri: 'http://c.example', login: {folder: /a}}", "https:// or on loopback"),
         (
             f"{{{REST}, login: {{folder: /a}}, properties: {{oauth2-server-uri: 'http://c.example'}}}}",
