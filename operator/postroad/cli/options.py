@@ -164,7 +164,7 @@ def by_spark(job: Command, flag: str = "--spark", text: str = BY_SPARK) -> Calla
 def selecting(command: Command) -> Command:
     """Add the flags of a selector; the command gets it as `selector` (empty when none is given)."""
 
-    @click.option("--sender", help="The reverse-path; empty or '<>' for the null one.")
+    @click.option("--sender", help="The reverse-path; '<>': the null one.")
     @click.option("--recipient", help="One of the recipients left.")
     @click.option("--name", help="The mail's name.")
     @click.option("--domain", help="The domain of one of the recipients left.")
@@ -185,11 +185,12 @@ def _selector(*, everything: bool, **given: Any) -> Selector:
     chosen = {field: value for field, value in given.items() if value is not None}
     if everything and chosen:
         raise click.UsageError("--all cannot be combined with other selectors")
+    for name in ("sender", "recipient"):
+        if name in chosen and (name, chosen[name]) != ("sender", "<>"):
+            _check_address(name, chosen[name])
+    # Behind the check: '' is a variable of a script that is not set, and would select all bounces.
     if chosen.get("sender") == "<>":
         chosen["sender"] = ""
-    for name in ("sender", "recipient"):
-        if chosen.get(name):
-            _check_address(name, chosen[name])
     if "attribute" in chosen:
         name, equals, value = chosen["attribute"].partition("=")
         if not equals:
