@@ -60,7 +60,7 @@ def rates_of(readings: deque[QueueReading]) -> QueueRates | None:
     recent = next((each for each in before if now.at - each.at <= OVER), before[-1])
     seconds = (now.at - recent.at).total_seconds()
     out = mails_in = None
-    if now.left or recent.left:
+    if now.left:
         out = sum(max(0, n - recent.left.get(worker, 0)) for worker, n in now.left.items())
     if out is not None and now.size is not None and recent.size is not None:
         mails_in = max(0, now.size - recent.size + out)

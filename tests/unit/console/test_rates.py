@@ -33,6 +33,8 @@ def reading(seconds: float, size: int | None, **left: int) -> QueueReading:
         ([reading(0, 100, w=7), reading(10, 0, w=7)], (10, 0, 0)),
         ([reading(0, 9, w=50), reading(10, 9, v=20)], (10, 2.0, 2.0)),
         ([reading(0, 9, w=50), reading(10, 9, w=3)], (10, 0, 0)),
+        ([reading(0, 9, w=50), reading(10, 9)], (10, None, None)),
+        ([reading(0, 9), reading(10, 9, w=50)], (10, 5.0, 5.0)),
         ([reading(0, None, w=0), reading(10, 9, w=30)], (10, None, 3.0)),
         ([reading(0, 0, w=0), reading(100, 0, w=10), reading(150, 0, w=60)], (50, 1.0, 1.0)),
         ([reading(0, 0, w=0), reading(500, 0, w=1000)], (500, 2.0, 2.0)),
