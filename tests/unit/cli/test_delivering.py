@@ -13,7 +13,9 @@ from pathlib import Path
 from postroad import HandedMail, Mail, Outcome, open_queue
 from postroad.bootstrap import shared_state_of, suppression_list_of
 from postroad.cli.processes.delivering import deliver, target_and_file
+from postroad.cli.processes.events import PublishedStreams
 from postroad.cli.processes.long_running import Process
+from postroad.domain.delivery.events import EventRule
 from postroad.domain.delivery.suppressed import by_administrator
 from postroad.domain.queues.selection import Selector
 from postroad.ports.delivery import Topic
@@ -92,6 +94,26 @@ async def test_streams_are_published_for_those_who_change_mails_and_withdrawn_wi
         async with asyncio.timeout(60):
             while await streams(queue):
                 await asyncio.sleep(0.002)
+
+
+async def test_a_worker_withdraws_no_streams_that_only_the_file_of_another_has() -> None:
+    async with open_queue("memory://of-two-workers", create=True) as queue:
+        older, newer = (PublishedStreams(shared_state_of(queue)) for _ in range(2))
+        running = [asyncio.create_task(each.run()) for each in (older, newer)]
+        try:
+            for worker, names, shown in (
+                (older, ("audit", "held"), {"audit", "held"}),
+                (newer, ("crm",), {"audit", "held", "crm"}),
+                (older, ("audit",), {"audit", "crm"}),
+            ):
+                worker.use([EventRule(each) for each in names])
+                async with asyncio.timeout(60):
+                    while set(await streams(queue)) != shown:
+                        await asyncio.sleep(0.002)
+        finally:
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 async def streams(queue: MailQueue) -> Mapping[str, str]:

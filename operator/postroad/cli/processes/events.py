@@ -91,6 +91,9 @@ class PublishedStreams:
     def __init__(self, shared_state: SharedState) -> None:
         self._shared_state = shared_state
         self._rules: Sequence[EventRule] = ()
+        self._published = set[str]()
+        """By this process: other workers may have a newer file, or an older one, or none."""
+
         self._use = SharedStateUse()
         self._changed = asyncio.Event()
 
@@ -114,9 +117,11 @@ class PublishedStreams:
 
     async def _publish(self) -> None:
         rules = {each.name: each.text() for each in self._rules}
-        for gone in (await self._shared_state.published(Topic.STREAMS)).keys() - rules.keys():
+        for gone in self._published - rules.keys():
             await self._shared_state.take_down(Topic.STREAMS, gone)
+            self._published.remove(gone)
         for name, text in rules.items():
+            self._published.add(name)
             await self._shared_state.publish(Topic.STREAMS, name, text, PUBLISHED_FOR)
 
 
