@@ -96,9 +96,12 @@ async def open_shared(settings: Settings) -> AsyncIterator[OpenShared]:
         await servers.end()
 
 
-def _servers_of(url: str, settings: Settings, lacking: str) -> tuple[QueueName, Servers, str]:
-    """Return the name of a queue, the servers behind its URL, and its bucket. `lacking`: words for
-    a queue without servers. Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings."""
+def _servers_of(
+    url: str, settings: Settings | None, lacking: str
+) -> tuple[QueueName, Servers, str]:
+    """Return the name of a queue, the servers behind its URL, and its bucket. `settings`: absent,
+    those of the environment, which only servers need; `lacking`: words for a queue without servers.
+    Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings."""
     parts = urlsplit(url)
     check_parts(parts)
     if parts.scheme == "memory":
@@ -106,8 +109,8 @@ def _servers_of(url: str, settings: Settings, lacking: str) -> tuple[QueueName, 
         return name, engine.connect(), name.bucket("")
     if parts.scheme != "distributed":
         raise InvalidQueueURL(f"{url!r} has no {lacking}")
-    name = QueueName.parse(parts.netloc)
-    return name, ClusterServers(settings), bucket_of(settings, name)
+    name, given = QueueName.parse(parts.netloc), settings or from_environment()
+    return name, ClusterServers(given), bucket_of(given, name)
 
 
 @asynccontextmanager
@@ -117,8 +120,7 @@ async def open_history(
     """Open the configuration history of a queue, created or not: a URL, or `NAMESPACE.NAME`.
     Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings."""
     written = url if "://" in url else f"distributed://{url}"
-    given = settings or from_environment()
-    name, servers, _ = _servers_of(written, given, "view, and so no configuration history")
+    name, servers, _ = _servers_of(written, settings, "view, and so no configuration history")
     try:
         yield ConfigurationOf(name, servers.history(name), servers.views().view(str(name)))
     finally:

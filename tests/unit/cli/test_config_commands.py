@@ -18,7 +18,8 @@ from postroad.bootstrap.distributed import open_history
 from postroad.cli import main
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.entries import Partition
-from postroad.errors import ConfigurationRefused, ViewUnavailable
+from postroad.domain.queues.names import QueueName
+from postroad.errors import ConfigurationRefused, InvalidSettings, ViewUnavailable
 from postroad.ports.view import ClosedSlice
 
 NOON = datetime(2100, 3, 1, 12, tzinfo=UTC)
@@ -48,6 +49,18 @@ def url() -> str:
     url = f"memory://t{secrets.token_hex(4)}"
     want(url, HOUR, HALF, ODD)
     return url
+
+
+async def test_open_history_in_memory_reads_no_settings_of_servers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POSTROAD_CASSANDRA_PORT", "none")
+
+    async with open_history("memory://unset") as opened:
+        assert opened.name == QueueName("memory", "unset")
+    with pytest.raises(InvalidSettings, match="POSTROAD_CASSANDRA_PORT"):
+        async with open_history("distributed://mail.unset"):
+            pass
 
 
 def lose_history(url: str) -> None:
