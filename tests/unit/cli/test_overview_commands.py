@@ -125,6 +125,18 @@ def test_a_table_has_the_largest_queue_first_and_those_without_a_size_last(folde
     assert "--all-namespaces" in (folder / "calls").read_text()
 
 
+def test_top_as_json_has_the_numbers_of_each_status_by_name_once(folder: Path) -> None:
+    queues = [a_queue("a", 1), a_queue("b", 30), a_queue("c", None)]
+    put(folder, "mailqueues.postroad.dev", {"items": queues})
+
+    lines = [json.loads(each) for each in run("top", "--json", "-A").output.splitlines()]
+
+    assert [(each["name"], each["size"]) for each in lines] == [("b", 30), ("a", 1), ("c", None)]
+    assert lines[0]["namespace"] == "mail"
+    assert (lines[0]["ready"], lines[0]["deadLetters"]) == ("Unknown", 3)
+    assert (lines[0]["workers"]["ready"], lines[0]["workers"]["desired"]) == (1, 2)
+
+
 def test_a_table_without_queues_is_its_head(folder: Path) -> None:
     put(folder, "mailqueues.postroad.dev", {"items": []})
 

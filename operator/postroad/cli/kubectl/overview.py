@@ -98,19 +98,41 @@ def seen_at(event: Resource) -> str:
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces.")
 @click.option("--every", type=DURATION, default="5s", show_default=True, help="The interval.")
 @click.option("--once", is_flag=True, help="Print one table, and end.")
-def top(kubectl: Kubectl, everywhere: bool, every: timedelta, once: bool) -> None:
+@json_option
+def top(kubectl: Kubectl, everywhere: bool, every: timedelta, once: bool, as_json: bool) -> None:
     """Show a table of queues that is renewed, the largest first, until it is interrupted.
 
-    Numbers are those of the statuses, which the operator renews every half minute."""
+    Numbers are those of the statuses, which the operator renews every half minute. With --json, a
+    line for each queue, once."""
     namespace = None if everywhere else kubectl.default_namespace()
     scope = ("--all-namespaces",) if everywhere else ()
     rates = Rates()
 
-    def rows() -> list[tuple[str, ...]]:
-        found = [row_of(each, rates) for each in kubectl.all(RESOURCE, namespace, *scope)]
-        return sorted(found, key=lambda row: (-int(row[4]) if row[4] != "-" else 1, row[:2]))
+    def found() -> list[Resource]:
+        return sorted(kubectl.all(RESOURCE, namespace, *scope), key=_largest_first)
 
-    watch(HEAD, rows, every, once=once)
+    if as_json:
+        for each in found():
+            say(_numbers_of(each), as_json=True, text="")
+        return
+    watch(HEAD, lambda: [row_of(each, rates) for each in found()], every, once=once)
+
+
+def _largest_first(resource: Resource) -> tuple[int, str, str]:
+    """Sort key, which puts queues without a size last."""
+    metadata, size = resource["metadata"], (resource.get("status") or {}).get("size")
+    return 1 if size is None else -size, metadata["namespace"], metadata["name"]
+
+
+def _numbers_of(resource: Resource) -> dict[str, Any]:
+    """Return what the table shows of a MailQueue, as its status calls it."""
+    metadata, found = resource["metadata"], resource.get("status") or {}
+    return {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "ready": condition_of(resource, "Ready").get("status", "Unknown"),
+        **{each: found.get(each) for each in ("workers", *COUNTS)},
+    }
 
 
 def row_of(resource: Resource, rates: Rates) -> tuple[str, ...]:
