@@ -40,6 +40,9 @@ where there was nothing to do."""
 DeadLetterStep = Callable[[Engine, DeadLetter], Awaitable[bool]]
 """Changes a dead letter. Returns whether this call did."""
 
+_Found = tuple[Entry | None, WaitingMail | None]
+"""An entry, and how its mail waits now, where events are made of it."""
+
 
 def flushed(entry: Entry, now: datetime) -> Change | None:
     """Make a delayed mail due. A held one keeps its delay, which `release` respects."""
@@ -114,10 +117,10 @@ async def given_up(engine: Engine, entry: Entry, reason: str) -> Mark | None:
 
 
 async def change_waiting(
-    step: EntryStep, engine: Engine, selector: Selector, operation: str = ""
+    step: EntryStep, engine: Engine, selector: Selector, operation: Operation | None = None
 ) -> int:
-    """Change the selected mails that wait; return how many. `operation`: by which events are made.
-    Raises: InvalidInput, ViewError, BrokerError, ClockSkew, ConfigurationStale."""
+    """Change the selected mails that wait; return how many. `operation`: by which events are made;
+    None: none are. Raises: InvalidInput, ViewError, BrokerError, ClockSkew, ConfigurationStale."""
     selector.require_purpose()
     engine.check_open()
     began = await engine.limits_cache.begin()
@@ -130,7 +133,7 @@ async def change_waiting(
         async for each in waiting(engine, began, selector)
         if each.entry.accepted_at <= began.latest
     )
-    if (events := await engine.events(operation)) is not None:
+    if operation is not None and (events := await engine.events(operation)) is not None:
         found = events.over(found, partial(_to_change, operation))
     return await count(found, one)
 
@@ -226,10 +229,6 @@ async def change_found(
     if events is not None:
         found = events.over(found, lambda each: _to_change(change, each[1]))
     return await count(found, one)
-
-
-_Found = tuple[Entry | None, WaitingMail | None]
-"""An entry, and how its mail waits now, where events are made of it."""
 
 
 async def _removed(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
