@@ -456,6 +456,7 @@ async def test_logs_hold_ids_and_codes_but_no_address(monkeypatch: pytest.Monkey
     assert line["enqueue_id"] == str(item.enqueue_id)
     assert line["replies"] == ["550 5.1.1"]
     assert line["reasons"] == ["no-mailbox"]
+    assert line["attempt"] == 1, "as the attempt log counts"
     assert "secret" not in str(line)
 
 

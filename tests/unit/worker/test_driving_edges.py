@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 
 import pytest
+import structlog
 
 from postroad.distributed.dequeue.items import DistributedItem
 from postroad.domain.delivery.attempts import Attempted
@@ -17,6 +18,7 @@ from postroad.routing.answers import Answer, Question
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
 from postroad.scheduling.events import Decision, Event, NotOpened
+from postroad.worker.jobs import deliveries
 from postroad.worker.jobs.deliveries import UNEXPECTED, Deliverer
 from postroad.worker.jobs.transmissions import KEPT_WHILE_WAITING, NO_TIME_LEFT
 from postroad.worker.route_finder import DeliveryRoute
@@ -219,6 +221,23 @@ async def test_mails_that_wait_for_look_ups_do_not_keep_others_from_being_seen(
 
         assert set(worker.delivered) == {"w@well.example", "a@well.example"}
         assert (0, NO_ROUTER) in (await worker.waiting()).values()
+
+
+async def test_the_log_of_mail_that_was_not_tried_has_the_class_of_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = structlog.testing.LogCapture()
+    monkeypatch.setattr(deliveries, "_log", structlog.wrap_logger(None, [written]))
+    async with a_worker() as worker:
+        worker.domain("dead.example")
+        worker.hops.away["mx.dead.example"] = "451 4.4.1 connection refused"
+        await worker.enqueue("a@dead.example")
+        await worker.pass_time(MINUTE)
+
+    line = written.entries[0]
+    assert (line["event"], line["attempt"]) == ("mail deferred", 1)
+    assert line["reasons"] == ["unreachable"]
+    assert "dead.example" not in str(line)
 
 
 async def test_a_content_that_cannot_be_read_is_no_success_of_its_next_hop(

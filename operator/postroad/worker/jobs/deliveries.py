@@ -28,6 +28,7 @@ from postroad.domain.delivery.retries import (
     softened,
 )
 from postroad.domain.mail.mail import TRACEPARENT, Outcome, OutcomeKind
+from postroad.domain.smtp.bounces import bounce_of
 from postroad.errors import (
     StoreFull,
 )
@@ -156,7 +157,9 @@ class Deliverer:
         await self._insist("end", partial(item.end, ending, attempt))
         if self.shown is not None and isinstance(ending, Done | Reject):
             self.shown.left += 1
-        self._report(item, outcomes, attempt, ending, duration)
+        reasons = set(attempt.reasons) if attempt else set[str]()
+        reasons |= {bounce_of(each).reason.value for each in set(untried.values())}
+        self._report(item, outcomes, sorted(reasons), ending, duration)
         return _ENDINGS[type(ending)]
 
     def _ending(
@@ -321,17 +324,17 @@ class Deliverer:
         self,
         item: Item,
         outcomes: Mapping[str, Outcome],
-        attempt: AttemptOutcomes | None,
+        reasons: list[str],
         ending: ItemEnding,
         duration: timedelta,
     ) -> None:
         _log.info(
             f"mail {_ENDINGS[type(ending)]}",
             **ids_of(self.queue, item),
-            attempt=item.attempt,
+            attempt=item.attempt + 1,  # as the attempt log counts
             **counts_of(outcomes),
             replies=replies_of(outcomes),
-            reasons=attempt.reasons if attempt else [],
+            reasons=reasons,
             duration=round(duration.total_seconds(), 3),
         )
 
