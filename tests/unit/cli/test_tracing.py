@@ -148,7 +148,7 @@ def test_nothing_found_is_one_note_and_what_cannot_be_read_another(tmp_path: Pat
 
     found = run(tmp_path, "--domain", "example.com")
     assert (found.stdout, found.exit_code) == ("", 0)
-    assert "no attempt fits" in found.stderr
+    assert "no attempt fits: 4 lines were searched; mail that was not" in found.stderr
     assert "1 lines cannot be read" in found.stderr
 
 

@@ -131,7 +131,7 @@ def _selector(
 def _trace_log(folder: Path, wanted: AttemptSelector, *, as_json: bool) -> None:
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder of an attempt log", hint="name one by --log")
-    found, without_addresses, unreadable = search_attempts(folder, wanted)
+    found, read, without_addresses, unreadable = search_attempts(folder, wanted)
     with TextTable(*ATTEMPT_HEAD, as_json=as_json) as table:
         for line in found:
             table.add(to_document(line), *attempt_cells(line))
@@ -144,7 +144,11 @@ def _trace_log(folder: Path, wanted: AttemptSelector, *, as_json: bool) -> None:
             "keeps addresses from now on",
         )
     if not found:
-        click.echo("postroad: no attempt fits", err=True)
+        click.echo(
+            f"postroad: no attempt fits: {read} lines were searched; mail that was not attempted"
+            " yet, or that an administrator ended, has none",
+            err=True,
+        )
 
 
 def _connection_text(line: LoggedAttempt) -> str:

@@ -119,5 +119,5 @@ async def trace(at: ReadMails, query: Annotated[TraceQuery, Query()]) -> Page[di
     )
     if wanted == AttemptSelector():
         raise Problem(422, "name what to search for, such as `recipient`")
-    found, _, _ = await asyncio.to_thread(search_attempts, folder, wanted)
+    found = (await asyncio.to_thread(search_attempts, folder, wanted)).found
     return Page(items=[to_document(each) for each in found[-query.limit :]], next=None)

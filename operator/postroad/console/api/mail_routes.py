@@ -55,7 +55,7 @@ async def _attempts(at: QueueAccess, view: MailView) -> list[dict[str, Any]]:
     if at.on.attempt_log is None:
         return []
     wanted = AttemptSelector(identifier=view.mail_id, since=view.accepted_at)
-    found, _, _ = await asyncio.to_thread(search_attempts, at.on.attempt_log, wanted)
+    found = (await asyncio.to_thread(search_attempts, at.on.attempt_log, wanted)).found
     return [to_document(each) for each in found[-MAX_ATTEMPTS:]]
 
 
