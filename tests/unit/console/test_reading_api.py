@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from postroad import Mail, Selector
+from postroad.console import reading
 from postroad.domain.mail.mail import QUARANTINE
 from postroad.ports.mail_queue import MailQueue
 from support.consoles import RunningConsole, a_console
@@ -79,6 +80,33 @@ async def test_pages_miss_no_mail_that_gets_another_entry(console: RunningConsol
     for limit in range(1, 8):
         pages = await all_pages(console, MAILS, limit=limit)
         assert {each for page in pages for each in page} == set(senders)
+
+
+async def test_a_search_that_finds_nothing_ends_its_page_in_time(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SCAN_TIME", "PULSE"):
+        monkeypatch.setattr(reading, name, timedelta(microseconds=-1))
+    for number in range(5):
+        await console.queue.enqueue(a_mail(number))
+
+    assert await all_pages(console, MAILS, sender="other@example.org") == [[]] * 5
+    found = await all_pages(console, MAILS, sender="a3@example.org")
+    assert found == [[], [], [], ["a3@example.org"], []]
+    await console.queue.expire(Selector.all())
+    assert await all_pages(console, DEAD, sender="other@example.org") == [[]] * 5
+
+
+async def test_an_operation_changes_no_mail_by_which_a_listing_says_how_far_it_is(
+    console: RunningConsole,
+) -> None:
+    wanted = Selector(sender="other@example.org", pulse=timedelta(microseconds=-1))
+    await console.queue.enqueue(a_mail())
+
+    assert len([each async for each in console.queue.browse(wanted)]) == 1
+    assert await console.queue.expire(wanted) == 0
+    assert await console.queue.expire(Selector.all()) == 1
+    assert await console.queue.discard(wanted) == 0
 
 
 @pytest.mark.parametrize(

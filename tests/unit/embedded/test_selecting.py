@@ -13,6 +13,7 @@ from crash.world import opened
 from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.envelopes import MAX_DOMAINS, EnvelopeRecord
 from postroad.embedded.log.segments import LiveEntry
+from postroad.embedded.store import administration
 
 MAILS = {
     "one": ("a@x.example",),
@@ -78,3 +79,19 @@ async def test_a_mail_to_more_domains_than_the_index_has_is_found_by_each() -> N
 
         for each in (domains[0], domains[-1]):
             assert len([view async for view in queue.browse(Selector(domain=each))]) == 1
+
+
+async def test_a_listing_with_a_pulse_says_how_far_it_is_and_an_operation_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(administration, "YIELD_EVERY", 2)
+    wanted = Selector(sender="other@x.example", pulse=timedelta(microseconds=-1))
+    async with opened(Disk()) as (_, queue):
+        for name in "abcdef":
+            await queue.enqueue(plain_mail(name))
+
+        assert [view.mail.name async for view in queue.browse(wanted)] == ["b", "d", "f"]
+        assert await queue.expire(wanted) == 0
+        assert await queue.expire(Selector.all()) == 6
+        assert [view.mail.name async for view in queue.dead_letters(wanted)] == ["b", "d", "f"]
+        assert await queue.discard(wanted) == 0

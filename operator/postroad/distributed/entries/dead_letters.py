@@ -9,7 +9,7 @@ Source: ADR 0017."""
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace as copy
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
@@ -18,7 +18,7 @@ from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.entries import Ending, EndingKind, Entry, EntryKey, Mark, UndecodableRow
-from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.selection import Pulse, Selector
 from postroad.domain.values.identifiers import moment_of
 from postroad.ports.view import DeadLetter
 from postroad.telemetry import metrics
@@ -123,7 +123,8 @@ async def views(engine: Engine, selector: Selector | None) -> AsyncIterator[Mail
     """Yield dead letters. One that cannot be decoded matches only `Selector.all()` (and None).
     Raises: ViewError."""
     now = engine.limits_cache.now()
-    async for dead_letter in selected(engine, selector or Selector.all()):
+    wanted = selector or Selector.all()
+    async for dead_letter in selected(engine, wanted, every=wanted.pulse):
         yield (
             _unreadable(dead_letter)
             if dead_letter.entry is None
@@ -131,9 +132,12 @@ async def views(engine: Engine, selector: Selector | None) -> AsyncIterator[Mail
         )
 
 
-async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
-    """Yield the dead letters that are selected, oldest first. Raises: ViewError."""
-    now = engine.limits_cache.now()
+async def selected(
+    engine: Engine, selector: Selector, *, every: timedelta | None = None
+) -> AsyncIterator[DeadLetter]:
+    """Yield the dead letters that are selected, oldest first, and with `every` (`Selector.pulse`)
+    some others. Raises: ViewError."""
+    now, pulse = engine.limits_cache.now(), Pulse(every, engine.clock.elapsed)
     async for dead_letter in _listed(engine, selector.enqueue_id):
         if dead_letter.entry is None:
             enqueue_id = dead_letter.enqueue_id
@@ -141,8 +145,9 @@ async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLett
             selected = is_meant and selector.within(enqueue_id)
         else:
             selected = selector.matches(dead_letter.entry, now)
-        if selected:
+        if selected or (selector.within(dead_letter.enqueue_id) and pulse.is_due):
             yield dead_letter
+            pulse.note()
 
 
 async def _listed(engine: Engine, enqueue_id: UUID | None) -> AsyncIterator[DeadLetter]:

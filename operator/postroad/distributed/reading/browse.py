@@ -10,7 +10,7 @@ import asyncio
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from postroad.distributed.entries.replacement import replacement_of
 from postroad.domain.delivery.events import ChangedMail
 from postroad.domain.queues import entries
 from postroad.domain.queues.documents import MailView
-from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.selection import Pulse, Selector
 from postroad.domain.values.identifiers import moment_of
 from postroad.errors import InvalidInput, MailNotFound
 from postroad.ports.view import View
@@ -53,10 +53,11 @@ async def waiting(
     selector: Selector | None = None,
     after: UUID | None = None,
     aside: SetAside | None = None,
+    every: timedelta | None = None,
 ) -> AsyncIterator[WaitingMail]:
     """Yield the mails that wait when an operation begins, oldest entry first, and some that come
-    meanwhile; after an id, only later rows. What cannot be decoded is set aside. Raises: ViewError,
-    ConfigurationStale."""
+    meanwhile; after an id, only later rows; with `every` (`Selector.pulse`) some that are not
+    selected. What cannot be decoded is set aside. Raises: ViewError, ConfigurationStale."""
     wanted, first = selector or Selector.all(), began.browse_start
     if wanted.is_empty or first is None:
         return
@@ -70,6 +71,7 @@ async def waiting(
     # itself.
     since = began.at - engine.timing.deadline - engine.timing.apart
     aside = aside or SetAside(engine)
+    pulse = Pulse(every, engine.clock.elapsed)
     async for live in live_slices(engine, first, latest):
         ahead.reach(live.start)
         async for row, mark in joined(engine.view, live.partitions, after):
@@ -87,8 +89,9 @@ async def waiting(
                     found = await _follow(engine, row, mark, since, ahead)
                 except InvalidInput:  # the mark's change makes no valid envelope
                     aside.mark(row.key)
-            if found is not None and wanted.matches(found.entry, began.at):
+            if found is not None and (wanted.matches(found.entry, began.at) or pulse.is_due):
                 yield found if found.row is row else replace(found, place=row.enqueue_id)
+                pulse.note()
     aside.end()
 
 
@@ -135,7 +138,8 @@ async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[Mai
             found.append(row)
 
     aside = SetAside(engine, note)
-    async for each in waiting(engine, began, selector, aside=aside):
+    every = None if selector is None else selector.pulse
+    async for each in waiting(engine, began, selector, aside=aside, every=every):
         while found:
             yield _unreadable(found.pop(0))
         if each.mark is None or await _waits_on(engine, each.entry):

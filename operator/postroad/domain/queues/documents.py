@@ -283,6 +283,8 @@ def selector_value(selector: Selector | None) -> dict[str, Any] | None:
         "older_than": None if age is None else instants.duration_us(age),
     }
     domains, before = value.pop("domains"), value.pop("accepted_before")
+    if (pulse := value.pop("pulse")) is not None:
+        value["pulse"] = instants.duration_us(pulse)
     bounds = {name: value.pop(name) for name in ("after", "last")}
     value |= {name: str(each) for name, each in bounds.items() if each is not None}
     if domains is not None:
@@ -307,6 +309,8 @@ def selector_of(value: Mapping[str, Any] | None) -> Selector | None:
         fields["attribute"] = (name, text)
     if "domains" in fields:
         fields["domains"] = frozenset(map(str, fields["domains"]))
+    if "pulse" in fields:
+        fields["pulse"] = instants.duration(fields["pulse"])
     if "accepted_before" in fields:
         fields["accepted_before"] = instants.instant(fields["accepted_before"])
     return Selector(**fields)

@@ -4,6 +4,7 @@ The age limits of `ages`: doubling, as in Postfix' qshape."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -28,13 +29,24 @@ class Selectable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """Fields that a selector compares, of what has them otherwise."""
+
+    enqueue_id: UUID
+    envelope: Envelope
+    accepted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Selector:
     """Selects mails. `Selector()` selects nothing, so that an accident does; `Selector.all()`
     selects all. `older_than` is the age since acceptance; `attribute` is a (name, value) pair;
     `sender=""` is the null reverse-path; `domain` is compared in lower case; of `domains`, in lower
     case, one must be that of a recipient. With `accepted_before`, an operation that is repeated
     changes no mail that came after its first time. `after` and `last` bound the enqueue ids, the
-    latter included: a page of a listing, or a portion of an operation. Raises: InvalidInput."""
+    latter included: a page of a listing, or a portion of an operation. A listing that yielded
+    nothing for `pulse` yields a waiting mail that is not selected, by which its caller knows how
+    far it is; an operation changes none of these. Raises: InvalidInput."""
 
     enqueue_id: UUID | None = None
     name: str | None = None
@@ -48,6 +60,7 @@ class Selector:
     accepted_before: datetime | None = None
     after: UUID | None = None
     last: UUID | None = None
+    pulse: timedelta | None = None
 
     def __post_init__(self) -> None:
         for name, (kind, form) in _KINDS.items():
@@ -67,12 +80,12 @@ class Selector:
     @property
     def is_empty(self) -> bool:
         """True if no field was given."""
-        return self == _NOTHING
+        return replace(self, pulse=None) == _NOTHING
 
     @property
     def is_everything(self) -> bool:
         """True if every mail is selected whose id is within the bounds."""
-        return replace(self, after=None, last=None) == _EVERYTHING
+        return replace(self, after=None, last=None, pulse=None) == _EVERYTHING
 
     @property
     def bounds(self) -> tuple[UUID | None, UUID | None]:
@@ -123,7 +136,7 @@ class Selector:
 _KINDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(("name", "sender", "recipient", "domain"), (str, "a string")),
     **dict.fromkeys(("enqueue_id", "after", "last"), (UUID, "a UUID")),
-    "older_than": (timedelta, "a timedelta"),
+    **dict.fromkeys(("older_than", "pulse"), (timedelta, "a timedelta")),
     "accepted_before": (datetime, "a datetime"),
     "attribute": (tuple, "a pair of strings"),
     "domains": (frozenset, "a frozenset of strings"),
@@ -132,6 +145,22 @@ _KINDS: dict[str, tuple[type, str]] = {
 
 _NOTHING = Selector()
 _EVERYTHING = Selector.all()
+
+
+class Pulse:
+    """Tells a listing when the mail at hand is to be yielded though it is not selected."""
+
+    def __init__(self, every: timedelta | None, elapsed: Callable[[], timedelta]) -> None:
+        self._every, self._elapsed = every, elapsed
+        self._last = elapsed()
+
+    @property
+    def is_due(self) -> bool:
+        return self._every is not None and self._elapsed() - self._last > self._every
+
+    def note(self) -> None:
+        """Note that a mail was yielded."""
+        self._last = self._elapsed()
 
 
 AGES: tuple[timedelta, ...] = (

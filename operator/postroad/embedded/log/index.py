@@ -8,8 +8,10 @@ Source: FORMAT.md 6; ADR 0045."""
 import asyncio
 import heapq
 from bisect import bisect
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
+from itertools import chain, count
 from operator import attrgetter, itemgetter
 from uuid import UUID
 
@@ -35,13 +37,20 @@ class Index:
 
     def __init__(self, segments: Callable[[], Iterable[Segment]]) -> None:
         self._segments = segments
+        self._walks: set[_Walk] = set()
         self.live = self.held = self.dead = 0
 
     def add(self, entry: LiveEntry) -> None:
-        entry.segment.live[entry.ordinal] = entry
+        segment, found = entry.segment, entry.enqueue_id
+        segment.live[entry.ordinal] = entry
+        first, last = segment.ids or (found, found)
+        if segment.ids is None or not first <= found <= last:
+            segment.ids = (min(first, found), max(last, found))
         self._count(entry, 1)
 
     def remove(self, entry: LiveEntry) -> None:
+        for each in self._walks:
+            each.keep(entry)
         entry.state = ENDED
         del entry.segment.live[entry.ordinal]
         entry.segment.garbage.add(entry.ordinal)
@@ -63,18 +72,19 @@ class Index:
     def walk(
         self, *, dead: bool = False, after: bytes = b"", last: bytes | None = None
     ) -> Iterator[LiveEntry]:
-        """Yield entries in the order of their enqueue ids, after an id and up to another, from a
-        snapshot of a word for each. The walk follows an entry that is replaced meanwhile, skips one
-        that ends, and leaves out later ones."""
-        runs = [
-            _bounded(segment.live.values(), after, last)
-            for segment in self._segments()
-            if segment.live and (segment.lane == DEAD) is dead
-        ]
-        for entry in _merged([run for run in runs if run]):
-            found = latest(entry)
-            if found is not None and (found.segment.lane == DEAD) is dead:
-                yield found
+        """Yield entries in the order of their enqueue ids, after an id and up to another. The walk
+        follows an entry that is replaced meanwhile, skips one that ends, and leaves out later ones.
+        """
+        of_lanes = (each for each in self._segments() if (each.lane == DEAD) is dead)
+        walk = _Walk(of_lanes, after, LAST.bytes if last is None else last)
+        self._walks.add(walk)
+        try:
+            for entry in walk.merged():
+                found = latest(entry)
+                if found is not None and (found.segment.lane == DEAD) is dead:
+                    yield found
+        finally:
+            self._walks.remove(walk)
 
     def ages(self, now_us: int) -> Mapping[str, Mapping[timedelta, int]]:
         """Count live entries by destination domain and age since acceptance."""
@@ -93,31 +103,52 @@ class Index:
 _BY_ID = attrgetter("enqueue_id")
 
 
-def _bounded(entries: Iterable[LiveEntry], after: bytes, last: bytes | None) -> list[LiveEntry]:
-    if not after and last is None:
-        return list(entries)
-    end = last or LAST.bytes
-    return [each for each in entries if after < each.enqueue_id <= end]
+class _Walk:
+    """One walk through segments. A segment is copied and sorted when its first id is reached: who
+    leaves after a page has waited for one, not for a million entries."""
 
+    def __init__(self, segments: Iterable[Segment], after: bytes, last: bytes) -> None:
+        self._after, self._last = after, last
+        chosen = [
+            (each.ids[0], each, each.next_ordinal)
+            for each in segments
+            if each.live and each.ids is not None and each.ids[0] <= last and each.ids[1] > after
+        ]
+        self._unopened = deque(sorted(chosen, key=itemgetter(0)))
+        self._kept: dict[Segment, list[LiveEntry]] = {each: [] for _, each, _ in chosen}
 
-def _merged(runs: list[list[LiveEntry]]) -> Iterator[LiveEntry]:
-    """Merge runs by id. One is sorted when its first id is reached: who leaves after a page has not
-    waited until a million are sorted."""
-    starts = sorted(((_BY_ID(min(run, key=_BY_ID)), run) for run in runs), key=itemgetter(0))
-    heads: list[tuple[bytes, int, Iterator[LiveEntry], LiveEntry]] = []
+    def keep(self, entry: LiveEntry) -> None:
+        """Keep an entry that is about to leave its segment: its successor lies where this walk does
+        not come, and a mail that is replaced meanwhile would be missed."""
+        if (kept := self._kept.get(entry.segment)) is not None:
+            kept.append(entry)
 
-    def push(number: int, run: Iterator[LiveEntry]) -> None:
-        if (head := next(run, None)) is not None:
-            heapq.heappush(heads, (head.enqueue_id, number, run, head))
+    def _open(self) -> Iterator[LiveEntry]:
+        _, segment, end = self._unopened.popleft()
+        found = [
+            each
+            for each in chain(segment.live.values(), self._kept.pop(segment))
+            if self._after < each.enqueue_id <= self._last and each.ordinal < end
+        ]
+        found.sort(key=_BY_ID)
+        return iter(found)
 
-    opened = 0
-    while heads or opened < len(starts):
-        while opened < len(starts) and (not heads or starts[opened][0] <= heads[0][0]):
-            push(opened, iter(sorted(starts[opened][1], key=_BY_ID)))
-            opened += 1
-        _, number, run, head = heapq.heappop(heads)
-        yield head
-        push(number, run)
+    def merged(self) -> Iterator[LiveEntry]:
+        """Yield the entries that were there at the beginning."""
+        heads: list[tuple[bytes, int, Iterator[LiveEntry], LiveEntry]] = []
+        numbers = count()
+
+        def push(number: int, run: Iterator[LiveEntry]) -> None:
+            if (head := next(run, None)) is not None:
+                heapq.heappush(heads, (head.enqueue_id, number, run, head))
+
+        while heads or self._unopened:
+            while self._unopened and (not heads or self._unopened[0][0] <= heads[0][0]):
+                push(next(numbers), self._open())
+            if heads:
+                _, number, run, head = heapq.heappop(heads)
+                yield head
+                push(number, run)
 
 
 LIFETIME_US = round(KEY_LIFETIME.total_seconds() * 1e6)

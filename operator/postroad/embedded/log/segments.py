@@ -74,8 +74,8 @@ def read_header(block: bytes) -> Header | None:
 class Segment:
     """A segment of this store. The next frame goes to `end`; the file has those up to `written`;
     `file` is None until the lane's thread makes it. The ordinal of an ENVELOPE counts those of its
-    segment, and is the place of its garbage flag. `live` maps ordinals to entries; `garbage` has
-    the ordinals whose flags are not written yet."""
+    segment, and is the place of its garbage flag. `live` maps ordinals to entries, `ids` are their
+    bounds; `garbage` has the ordinals whose flags are not written yet."""
 
     header: Header
     seed: int
@@ -84,6 +84,7 @@ class Segment:
     written: int = 0
     next_ordinal: int = 0
     live: dict[int, LiveEntry] = field(default_factory=dict)
+    ids: tuple[bytes, bytes] | None = None
     garbage: set[int] = field(default_factory=set)
     # Kept, because each record asks for them several times:
     lane: Lane = field(init=False)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
 from postroad.domain.delivery.events import ChangedMail
-from postroad.domain.mail.mail import Envelope, domain_of
+from postroad.domain.mail.mail import domain_of
 from postroad.domain.queues.documents import MailView
-from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.selection import Candidate, Pulse, Selector
 from postroad.domain.values.instants import duration_us, instant
 from postroad.embedded.log.envelopes import MAX_DOMAINS, EnvelopeRecord
 from postroad.embedded.log.index import latest
@@ -39,15 +38,6 @@ FEW_DOMAINS = MAX_DOMAINS // 8
 """Characters of domains that the index has whole, however many bytes each has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Fields that a selector looks at."""
-
-    enqueue_id: UUID
-    envelope: Envelope
-    accepted_at: datetime
-
-
 Selected = tuple[LiveEntry, EnvelopeRecord]
 
 EntryStep = Callable[[Engine, LiveEntry, EnvelopeRecord], Written | LiveEntry | None]
@@ -55,10 +45,11 @@ EntryStep = Callable[[Engine, LiveEntry, EnvelopeRecord], Written | LiveEntry | 
 
 
 async def select(
-    engine: Engine, selector: Selector, *, dead: bool = False
+    engine: Engine, selector: Selector, *, dead: bool = False, every: timedelta | None = None
 ) -> AsyncIterator[Selected]:
-    """Yield the entries that are selected, oldest first; what stands for a mail that is set aside
-    is selected by its ids and times alone. Raises: StoreDamaged."""
+    """Yield the entries that are selected, oldest first, and with `every` (`Selector.pulse`) some
+    others; what stands for a mail that is set aside is selected by its ids and times alone. Raises:
+    StoreDamaged."""
     await engine.indexed.wait()
     engine.check()
     now = engine.clock.now()
@@ -68,14 +59,18 @@ async def select(
         after=b"" if after is None else after.bytes,
         last=None if last is None else last.bytes,
     )
+    pulse = Pulse(every, engine.clock.elapsed)
     for count, entry in enumerate(walk):
+        is_sign = False
         if count % YIELD_EVERY == YIELD_EVERY - 1:
             await asyncio.sleep(0)
-        if not _may_match(selector, entry, now):
+            is_sign = pulse.is_due
+        if not (is_sign or _may_match(selector, entry, now)):
             continue
         found = await _read(engine, entry, dead)
-        if found is not None and _matches(selector, found[1], now):
+        if found is not None and (is_sign or _matches(selector, found[1], now)):
             yield found
+            pulse.note()
 
 
 async def _read(

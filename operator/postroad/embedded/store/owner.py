@@ -165,12 +165,16 @@ class OwnedQueue(Administration):
         return Consumer(self._labels, self.engine, prefetch)
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
-        async for entry, record in administration.select(self.engine, selector or Selector.all()):
-            yield administration.view_of(self.engine, entry, record)
+        async for view in self._views(selector or Selector.all(), dead=False):
+            yield view
 
     async def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
-        wanted = selector or Selector.all()
-        async for entry, record in administration.select(self.engine, wanted, dead=True):
+        async for view in self._views(selector or Selector.all(), dead=True):
+            yield view
+
+    async def _views(self, wanted: Selector, *, dead: bool) -> AsyncIterator[MailView]:
+        found = administration.select(self.engine, wanted, dead=dead, every=wanted.pulse)
+        async for entry, record in found:
             yield administration.view_of(self.engine, entry, record)
 
     def content(self, enqueue_id: UUID) -> AsyncIterator[bytes]:
