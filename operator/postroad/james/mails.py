@@ -6,7 +6,8 @@ with a field that no release known here has is refused: the field could change w
 Source: Apache James, EnqueuedMailsDaoUtil, MailReferenceDTO, Serializer, DsnParameters."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -89,8 +90,7 @@ class QueuedMail:
 def of_row(row: Mapping[str, Any]) -> QueuedMail:
     """Return the mail of a row. Raises: InvalidInput, for one that a later James wrote."""
     _check_known((name for name, value in row.items() if value is not None), _COLUMNS, "column")
-
-    def read() -> QueuedMail:
+    with _reading("row"):
         attributes = dict(row["attributes"] or {})
         return QueuedMail(
             enqueue_id=row["enqueueid"],
@@ -109,14 +109,11 @@ def of_row(row: Mapping[str, Any]) -> QueuedMail:
             address=row["remoteaddr"],
         )
 
-    return _read(read, "row")
-
 
 def of_message(body: bytes) -> QueuedMail:
     """Return the mail of a message. Raises: InvalidInput, for one that is none of his, or that a
     later James sent."""
-
-    def read() -> QueuedMail:
+    with _reading("message"):
         found = json.loads(body)
         _check_known(found, _FIELDS, "field")
         per_recipient = found["perRecipientHeaders"] or {}
@@ -141,8 +138,6 @@ def of_message(body: bytes) -> QueuedMail:
             address=found["remoteAddr"],
         )
 
-    return _read(read, "message")
-
 
 def id_in(body: bytes) -> str | None:
     """Return the enqueue id of a message that cannot be read otherwise; None: it has none."""
@@ -152,9 +147,10 @@ def id_in(body: bytes) -> str | None:
         return None
 
 
-def _read(read: Callable[[], QueuedMail], what: str) -> QueuedMail:
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
     try:
-        return read()
+        yield
     except InvalidInput:
         raise
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:

@@ -137,7 +137,8 @@ class Migration:
             reason = None if with_hidden else reason or GHOST
             await self._take_rows(others, started, reason, marking=True)
         await self._forget_marked()
-        await self._give_back(kept)
+        if kept and self._transfers is not None:  # a later James may read what this process cannot
+            await self._transfers.move(kept, self._work)
 
     async def _consumers(self) -> int:
         assert self._transfers is not None
@@ -215,13 +216,6 @@ class Migration:
         self.tally.moved += 1
         self.tally.octets += len(content)
         return True
-
-    async def _give_back(self, kept: list[HeldMessage]) -> None:
-        """Put the messages of mails that stay into his work queue again: a later James may read
-        what this process cannot."""
-        assert self._transfers is not None
-        if kept:
-            await self._transfers.move(kept, self._work)
 
     async def _forget_marked(self) -> None:
         """Forget the ghosts that another migration had in flight."""

@@ -5,6 +5,8 @@ Source: Apache James, Web Administration."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from fastapi import Request
@@ -41,6 +43,15 @@ class JamesError(Problem):
         super().__init__(status, message)
         usual = {400: "InvalidArgument", 404: "notFound"}
         self.details, self.kind = details, kind or usual.get(status, "ServerError")
+
+
+@contextmanager
+def refused_with(message: str) -> Iterator[None]:
+    """Raises: JamesError, for a parameter that cannot be read."""
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        raise JamesError(400, message, str(error)) from None
 
 
 def james_response(request: Request, problem: Problem) -> Response:

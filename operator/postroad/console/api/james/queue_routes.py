@@ -20,7 +20,7 @@ from postroad.console.api.access import (
     console_of,
     require_right,
 )
-from postroad.console.api.james.answers import JamesError, duration_of, whole_number
+from postroad.console.api.james.answers import JamesError, duration_of, refused_with, whole_number
 from postroad.console.api.james.tasks import Details, JamesTask, JamesTasks
 from postroad.console.api.streams import stream_of, while_allowed
 from postroad.console.rights import QUEUES
@@ -67,10 +67,8 @@ def _is_true(text: str | None) -> bool:
 def _limit(text: str | None) -> int | None:
     if text is None:
         return None
-    try:
+    with refused_with("Can not parse limit"):
         limit = whole_number(text)
-    except ValueError as error:
-        raise JamesError(400, "Can not parse limit", str(error)) from None
     if limit <= 0:
         raise JamesError(400, f"limit can not be {'negative' if limit else 'equal to zero'}")
     return limit
@@ -186,11 +184,11 @@ async def begin_action(request: Request, at: ChangeQueue) -> Response:
             return {"type": task.type, **about}
 
         return _begun(request, tasks_of(request).begin(at, "browse-start-update", maintain))
-    older_than = _older_than(request.query_params.get("olderThan"))
-    try:
+    if not (text := request.query_params.get("olderThan")):
+        raise JamesError(400, "Missing olderThan")
+    with refused_with("Invalid olderThan"):
+        older_than = duration_of(text, timedelta(days=1))
         since = rfc3339(at.console.clock.now() - older_than)
-    except OverflowError as error:  # an instant before the year 1
-        raise JamesError(400, "Invalid olderThan", str(error)) from None
 
     async def republish(task: JamesTask) -> Details:
         task.details = {"type": task.type, **about, "olderThan": since, "nbRequeuedMails": 0}
@@ -205,15 +203,6 @@ def _wrong(action: str | None) -> str:
     if not action.strip():
         return f"'action' query parameter cannot be empty or blank. {ACTIONS}"
     return f"Invalid value supplied for query parameter 'action': {action}. {ACTIONS}"
-
-
-def _older_than(text: str | None) -> timedelta:
-    if not text:
-        raise JamesError(400, "Missing olderThan")
-    try:
-        return duration_of(text, timedelta(days=1))
-    except (ValueError, OverflowError) as error:
-        raise JamesError(400, "Invalid olderThan", str(error)) from None
 
 
 def tasks_of(request: Request) -> JamesTasks:

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from postroad.console.api.access import console_of, require_right, still_proven, user_of
-from postroad.console.api.james.answers import JamesError, duration_of, whole_number
+from postroad.console.api.james.answers import JamesError, duration_of, refused_with, whole_number
 from postroad.console.api.james.queue_routes import tasks_of
 from postroad.console.api.james.tasks import JamesTask, TaskStatus
 from postroad.console.api.streams import CHECK_EVERY
@@ -31,10 +31,8 @@ _BOUND = re.compile(r"(submitted|started|completed|failed)(Before|After)")
 async def list_tasks(request: Request, namespace: str) -> Response:
     """List tasks, the last ones first."""
     await require_right(request, "get", OPERATIONS, namespace)
-    try:
+    with refused_with("Invalid status query parameter"):
         found = _chosen(tasks_of(request).of(namespace), dict(request.query_params))
-    except (ValueError, OverflowError) as error:
-        raise JamesError(400, "Invalid status query parameter", str(error)) from None
     return JSONResponse(await _documents(request, namespace, found))
 
 
@@ -93,7 +91,8 @@ async def get_task(request: Request, namespace: str, id: str) -> Response:  # no
 async def await_task(request: Request, namespace: str, id: str) -> Response:  # noqa: A002
     """Return a task once it has ended, or an error after `timeout`, by default in a year."""
     task = await _found(request, "get", namespace, id)
-    timeout = _timeout(request.query_params.get("timeout"))
+    with refused_with("Invalid timeout"):
+        timeout = _timeout(request.query_params.get("timeout"))
     if task is None:
         raise JamesError(404, "The taskId is not found", kind="ServerError")
     streams, who = console_of(request).streams, user_of(request).name
@@ -117,12 +116,9 @@ async def _has_ended(task: JamesTask, within: timedelta) -> bool:
 
 
 def _timeout(text: str | None) -> timedelta:
-    try:
-        found = duration_of(text, timedelta(seconds=1)) if text else MAX_AWAIT
-        if found > MAX_AWAIT:
-            raise ValueError("Timeout should not exceed 365 days")
-    except (ValueError, OverflowError) as error:
-        raise JamesError(400, "Invalid timeout", str(error)) from None
+    found = duration_of(text, timedelta(seconds=1)) if text else MAX_AWAIT
+    if found > MAX_AWAIT:
+        raise ValueError("Timeout should not exceed 365 days")
     return found
 
 
