@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 from click.testing import CliRunner, Result
@@ -29,10 +30,12 @@ async def test_a_suppressed_address_gets_nothing_and_its_sender_a_report(tmp_pat
         assert added.exit_code == 0, added.output
         await asyncio.to_thread(send, port, ["asked", "yes", "nowhere"])
         await until_empty(root)
-        listed = await asyncio.to_thread(suppression, root, "list")
+        listed = await asyncio.to_thread(suppression, root, "list", "--json")
         await program.stop()
 
-    assert "nowhere@dest.example  bounce: 550 no-mailbox" in listed.output
+    rows = {row["address"]: row for row in map(json.loads, listed.output.splitlines())}
+    learned = rows["nowhere@dest.example"]
+    assert (learned["by"], learned["reason"]) == ("bounce", "550 no-mailbox: no such user")
     arrived = [each.recipients[0] for each in sink.mails]
     assert "asked@dest.example" not in arrived
     assert "yes@dest.example" in arrived
