@@ -60,7 +60,7 @@ async def fill(queue: MailQueue) -> None:
 def options(selector: dict[str, Any]) -> list[str]:
     if selector == ALL:
         return ["--all"]
-    return [part for name, value in selector.items() for part in (f"--{name}", value)]
+    return [part for name, value in selector.items() for part in (f"--{name}", value or "<>")]
 
 
 async def command(url: str, name: str, *more: str) -> list[Any]:
