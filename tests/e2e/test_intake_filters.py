@@ -92,7 +92,8 @@ def test_mail_goes_through_a_milter_in_a_pod_and_is_put_off_while_it_is_gone(
 
     eventually(lambda: reply_to(sandbox, "first@dest.example") == 250, within_seconds=60)
     sandbox.kubectl("delete", "pod", NAME, "-n", sandbox.namespace)
-    assert reply_to(sandbox, "away@dest.example") == 451
+    # Its container may answer for moments after the pod is gone: what it answers is in the mail.
+    eventually(lambda: reply_to(sandbox, "away@dest.example") == 451, within_seconds=60)
     sandbox.apply(*milter(sandbox))
     eventually(lambda: reply_to(sandbox, "again@dest.example") == 250, within_seconds=120)
 
@@ -102,6 +103,6 @@ def test_mail_goes_through_a_milter_in_a_pod_and_is_put_off_while_it_is_gone(
     for each in recipients:
         (content,) = contents[each]
         assert b"X-Milter: seen\r\n" in content
-    assert "away@dest.example" not in contents
+    assert all(b"X-Milter: seen\r\n" in each for each in contents.get("away@dest.example", []))
     (after,) = sandbox.pods("intake")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
