@@ -7,13 +7,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from postroad.delivery_settings.patterns import AbsolutePath, DeliverySection
 from postroad.delivery_settings.secret_references import SecretReference, checked_file
-from postroad.domain.values.networks import is_loopback
+from postroad.domain.values.networks import is_secured
 from postroad.settings.documents import read_yaml
 
 NO_LOGIN = "uri has a login: name it with login"
@@ -97,15 +96,9 @@ class LakeCatalog(DeliverySection):
             raise ValueError(NO_SECRETS)
         receivers = (uri, self.properties.get(TOKENS, uri))
         is_rest = self.type is CatalogType.REST
-        if is_rest and self.login is not None and not all(map(_is_secured, receivers)):
+        if is_rest and self.login is not None and not all(map(is_secured, receivers)):
             raise ValueError(IN_CLEAR)
         return self
-
-
-def _is_secured(url: str) -> bool:
-    """True if nothing between reads what is sent."""
-    is_local = url.startswith("http://") and is_loopback(urlsplit(url).hostname or "")
-    return url.startswith("https://") or is_local
 
 
 def read_catalog(text: str | None) -> LakeCatalog:

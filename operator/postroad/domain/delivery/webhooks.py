@@ -28,7 +28,7 @@ from postroad.domain.mail.mail import (
     Outcome,
     Responder,
 )
-from postroad.domain.values.networks import is_loopback
+from postroad.domain.values.networks import is_secured
 from postroad.errors import InvalidInput
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of secrets, and none itself
@@ -94,7 +94,7 @@ class WebhookAddress:
     @property
     def is_secured(self) -> bool:
         """True if nothing between reads what is sent: over HTTPS, or on loopback."""
-        return self.origin.startswith("https://") or is_loopback(self.host)
+        return is_secured(self.origin)
 
     @property
     def name(self) -> str:

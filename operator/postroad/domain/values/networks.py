@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 from postroad.errors import InvalidInput
 
@@ -152,3 +153,9 @@ EVERY_ADDRESS = Networks.of(("0.0.0.0/0", "::/0"))
 def is_loopback(host: str) -> bool:
     """True if a host is this machine alone, by its name or by an address."""
     return host == "localhost" or host in LOOPBACK
+
+
+def is_secured(url: str) -> bool:
+    """True if nothing between reads what is sent to a URL: over HTTPS, or on loopback."""
+    is_local = url.startswith("http://") and is_loopback(urlsplit(url).hostname or "")
+    return url.startswith("https://") or is_local
