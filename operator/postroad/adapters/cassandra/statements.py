@@ -1,10 +1,5 @@
-"""The statements of the view but those on marks (`mark_statements`) and dead letters
-(`dead_letter_statements`), with the reason for the form of each. Plain writes have the timestamps
-of `timestamps`.
-
-The statements on dead letters, with the reason for the form of each.
-
-The parts of the statements.
+"""The statements of the view but those on marks (`mark_statements`), with the reason for the form
+of each. Plain writes have the timestamps of `clocks`.
 
 A partition is (queue, slice_start, bucket_id) in `enqueued_mails` and `deleted_mails` alike."""
 

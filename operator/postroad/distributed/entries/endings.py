@@ -34,7 +34,7 @@ CLEANED = Mark(ending=Ending(EndingKind.WITHDRAWN, EPOCH))
 
 async def mark_if_passed(engine: Engine, entry: Entry | UndecodableRow) -> Mark | None:
     """Return the mark of an entry before browse start, or `CLEANED`; None where it is not before,
-    or where its row came late (`late_mail`) and it is not over. Raises: ViewError."""
+    or where its row came late (`rescue_if_late`) and it is not over. Raises: ViewError."""
     if not (await engine.limits_cache.limits()).have_passed(entry.key.slice_start):
         return None
     mark = await engine.view.mark(entry.key)

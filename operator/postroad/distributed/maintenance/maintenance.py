@@ -10,7 +10,7 @@ Cleanup begins the longest lease of a reading after this process read browse sta
 process has read newer limits, so a consumer that finds no mark finds the entry before browse start
 (invariant 4).
 The next cleanup repeats what a failed one left, because content start did not move.
-In a queue that is archived, slices wait until they are (`archive_wait`).
+In a queue that is archived, slices wait until they are (`row_maintenance.ArchiveWait`).
 Source: 001 Decision."""
 
 from collections.abc import Awaitable, Callable, Sequence
