@@ -339,6 +339,8 @@ MAIL_QUEUES = (
     Case(_submission(users={"dovecot": {"socket": "/run/auth"}})),
     Case(_submission(users={"oidc": OIDC | {"issuer": "http://id.example"}}), "write https://"),
     Case(_submission(users={"oidc": OIDC | {"issuer": "http://127.0.0.1:80/"}})),
+    Case(_submission(users={"oidc": OIDC | {"issuer": "http://127.255.0.53/"}})),
+    Case(_submission(users={"oidc": OIDC | {"issuer": "http://127.0.example/"}}), "write https://"),
     Case(_submission(users={"oidc": OIDC | {"issuer": "http://[::1]:80/"}})),
     Case(_submission(users={"oidc": {"issuer": "https://id.example"}}), "audience"),
     Case(_submission(listeners=[HTTP])),
@@ -582,6 +584,7 @@ MAIL_QUEUES = (
     Case(_catalog(type="REST", uri="http://c.example")),
     Case(_catalog(type="REST", uri="http://c.example", login=CLIENT), "https:// or on loopback"),
     Case(_catalog(type="REST", uri="http://localhost", login=CLIENT)),
+    Case(_catalog(type="REST", uri="http://127.0.0.2:8181", login=CLIENT)),
     Case(
         _catalog(type="REST", uri="http://localhost.c.example", login=CLIENT),
         "https:// or on loopback",

@@ -123,6 +123,7 @@ class Consoles:
         return True
 
     async def _accounts(self) -> list[dict[str, str]]:
+        # All of them: a subject goes once no QueueCluster names it, which none of them knows alone.
         places = self._namespaces or (None,)
         found = [each for at in places for each in await self._api.list(QUEUE_CLUSTER, at)]
         named = set()
