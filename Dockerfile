@@ -50,9 +50,10 @@ FROM $BASE AS runtime
 LABEL org.opencontainers.image.title="postroad" \
       org.opencontainers.image.description="Distributed mail queues on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Nothing is installed at run time, so nothing that installs is left.
+# Nothing is installed at run time, so nothing that installs is left. Without SOURCE_DATE_EPOCH,
+# /etc/shadow would have the day of the build.
 RUN groupadd --gid 10001 postroad \
- && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home \
+ && SOURCE_DATE_EPOCH=0 useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home \
         --shell /usr/sbin/nologin postroad \
  && for package in wheel setuptools pip; do \
         if python -m pip show --quiet $package 2>/dev/null; then \

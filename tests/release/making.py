@@ -38,7 +38,10 @@ def make(
         _list(made, wanted, commit, skipped)
         sums = checksums.write(made.iterdir(), made)
         if signer is not None:
-            signatures.sign([sums, *made.glob("*.intoto.json")], signer)
+            signatures.sign(sums, signer)
+            for statement in made.glob("*.intoto.json"):
+                signatures.attest(statement, signer)
+            signatures.publish(signer, made)
         made.chmod(0o755)
         shutil.move(made, folder)
     return folder

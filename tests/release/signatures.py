@@ -1,13 +1,13 @@
-"""Signatures by a key of the one who releases, as `cosign sign-blob --key` makes them: ECDSA with
-P-256 and SHA-256, in DER, in base64. cosign and openssl verify them.
+"""Signatures by a key of the one who releases, as `cosign sign-blob --key` and `cosign attest-blob`
+make them: ECDSA with P-256 and SHA-256, in DER, in base64. cosign verifies both, openssl the first.
 
-Source: cosign, Signature specification."""
+Source: cosign, Signature specification; in-toto Attestation Framework, Envelope (DSSE)."""
 
 from __future__ import annotations
 
 import base64
+import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography.hazmat.primitives import hashes, serialization
@@ -17,6 +17,7 @@ from release.errors import ReleaseRefused
 
 PASSWORD = "POSTROAD_RELEASE_KEY_PASSWORD"
 PUBLIC_KEY = "postroad.pub"
+PAYLOAD = "application/vnd.in-toto+json"
 
 
 def load(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -36,21 +37,40 @@ def load(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def sign(files: Iterable[Path], key: ec.EllipticCurvePrivateKey) -> list[Path]:
-    """Write the signature beside each file, and the public key. The same file and key give the same
-    signature (RFC 6979)."""
-    made = []
-    for each in files:
-        algorithm = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
-        signature = key.sign(each.read_bytes(), algorithm)
-        path = each.with_name(f"{each.name}.sig")
-        path.write_bytes(base64.b64encode(signature) + b"\n")
-        made.append(path)
-        folder = each.parent
-    public = folder / PUBLIC_KEY
-    public.write_bytes(
+def sign(file: Path, key: ec.EllipticCurvePrivateKey) -> Path:
+    """Write the signature beside a file."""
+    path = file.with_name(f"{file.name}.sig")
+    path.write_text(f"{_signature(file.read_bytes(), key)}\n")
+    return path
+
+
+def attest(statement: Path, key: ec.EllipticCurvePrivateKey) -> Path:
+    """Write a statement of in-toto with its signature as one line beside it, the envelope by which
+    a file that it is about is verified."""
+    payload = statement.read_bytes()
+    signed = b"DSSEv1 %d %s %d %s" % (len(PAYLOAD), PAYLOAD.encode(), len(payload), payload)
+    envelope = {
+        "payloadType": PAYLOAD,
+        "payload": base64.b64encode(payload).decode(),
+        "signatures": [{"keyid": "", "sig": _signature(signed, key)}],
+    }
+    path = statement.with_suffix(".jsonl")
+    path.write_text(json.dumps(envelope) + "\n")
+    return path
+
+
+def publish(key: ec.EllipticCurvePrivateKey, folder: Path) -> Path:
+    """Write the public key into a folder."""
+    path = folder / PUBLIC_KEY
+    path.write_bytes(
         key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
     )
-    return [*made, public]
+    return path
+
+
+def _signature(content: bytes, key: ec.EllipticCurvePrivateKey) -> str:
+    """Return a signature in base64, the same for the same content and key (RFC 6979)."""
+    algorithm = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
+    return base64.b64encode(key.sign(content, algorithm)).decode()

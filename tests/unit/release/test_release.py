@@ -22,48 +22,23 @@ from release.source import Commit
 from release.versions import parse
 from support.chart import template
 from support.kubectl import documents_in, manifests
-from support.repository import ROOT, needs_a_clone, tracked_files
+from support.release_source import EPOCH, committed, git, signing_key
+from support.repository import ROOT, needs_a_clone
 
 VERSION = "0.1.0"
-COMMITTED = "2026-01-02T03:04:05+00:00"
-EPOCH = 1767323045
 NO_BUILDER = "no Docker engine answers"
 
 pytestmark = needs_a_clone
 
 
-def git(folder: Path, *arguments: str) -> None:
-    same = {
-        f"GIT_{who}_{what}": value
-        for who in ("AUTHOR", "COMMITTER")
-        for what, value in (("NAME", "a"), ("EMAIL", "a@example.org"), ("DATE", COMMITTED))
-    }
-    options = ("-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false")
-    command = ["git", *options, "-C", str(folder), *arguments]
-    subprocess.run(command, env=os.environ | same, check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with the files of this one in one commit of a known date."""
-    folder = tmp_path_factory.mktemp("source")
-    for each in tracked_files():
-        place = folder / each.relative_to(ROOT)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(each.read_bytes())
-        place.chmod(each.stat().st_mode & 0o755)
-    git(folder, "init", "-q")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "release")
-    return folder
+    return committed(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("key") / "key.pem"
-    curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
-    subprocess.run(["openssl", "genpkey", *curve, "-out", path], check=True, capture_output=True)
-    return path
+    return signing_key(tmp_path_factory.mktemp("key"))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +83,7 @@ def test_a_release_has_every_part_and_lists_what_it_has_not(made: Path) -> None:
         "postroad-0.1.0.yaml",
         "postroad-0.1.0.spdx.json",
         "postroad-0.1.0.intoto.json",
-        "postroad-0.1.0.intoto.json.sig",
+        "postroad-0.1.0.intoto.jsonl",
         "release.json",
         "SHA256SUMS",
         "SHA256SUMS.sig",
@@ -141,23 +116,28 @@ def test_checksums_are_those_that_sha256sum_reads(made: Path) -> None:
         "SHA256SUMS",
         "SHA256SUMS.sig",
         "postroad.pub",
-        "postroad-0.1.0.intoto.json.sig",
+        "postroad-0.1.0.intoto.jsonl",
     }
 
 
-@pytest.mark.parametrize("name", [NAME, "postroad-0.1.0.intoto.json"])
-def test_openssl_verifies_the_signatures_and_refuses_another_file(made: Path, name: str) -> None:
-    def verifies(file: Path, signature: Path) -> bool:
+def test_openssl_verifies_the_signatures_and_refuses_another_file(made: Path) -> None:
+    envelope = read(made / "postroad-0.1.0.intoto.jsonl")
+    (signature,) = envelope["signatures"]
+    payload = base64.b64decode(envelope["payload"])
+    signed = f"DSSEv1 28 application/vnd.in-toto+json {len(payload)} ".encode() + payload
+
+    def verifies(content: bytes, signature: str | bytes) -> bool:
+        file = made.parent / "signature.der"
+        file.write_bytes(base64.b64decode(signature))
         command = ["openssl", "dgst", "-sha256", "-verify", f"{made / 'postroad.pub'}"]
-        command += ["-signature", str(signature), str(file)]
-        done = subprocess.run(command, capture_output=True)
-        return done.returncode == 0
+        command += ["-signature", str(file)]
+        return subprocess.run(command, input=content, capture_output=True).returncode == 0
 
-    signature = made.parent / f"{name}.der"
-    signature.write_bytes(base64.b64decode((made / f"{name}.sig").read_bytes()))
-
-    assert verifies(made / name, signature)
-    assert not verifies(made / LISTING, signature)
+    assert payload == (made / "postroad-0.1.0.intoto.json").read_bytes()
+    assert verifies((made / NAME).read_bytes(), (made / f"{NAME}.sig").read_bytes())
+    assert verifies(signed, signature["sig"])
+    assert not verifies((made / LISTING).read_bytes(), (made / f"{NAME}.sig").read_bytes())
+    assert not verifies(payload, signature["sig"])
 
 
 def test_the_provenance_names_every_file_the_commit_and_the_locks(made: Path, source: Path) -> None:
