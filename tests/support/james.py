@@ -26,7 +26,7 @@ from postroad.domain.queues.documents import MailView
 from postroad.james.migration import TAKEN_QUEUE, WORK_QUEUE
 from postroad.settings import Settings, from_environment
 
-KILLED, AWAY = -9, 75
+KILLED, AWAY, REPEATED = -9, 75, 5
 Ended = tuple[int, list[dict[str, Any]], str]
 
 
@@ -124,10 +124,13 @@ class Place:
         return process.returncode, list(map(json.loads, out.splitlines())), err.decode()
 
     async def migrate(self, url: str, *options: str, killed_at: int | None = None) -> Ended:
-        """Run a migration as `run` does, again while a server is away."""
+        """Run a migration as `run` does, again while a server is away, up to REPEATED times."""
         words = ("migrate", "james", self.name, "--queue", url, *options)
-        while (ended := await self.run(*words, killed_at=killed_at))[0] == AWAY:
-            pass
+        for _ in range(REPEATED):
+            ended = await self.run(*words, killed_at=killed_at)
+            if ended[0] != AWAY:
+                break
+            print("again, a server was away:", ended[2][-2000:], file=sys.stderr)
         return ended
 
     async def moved(self, url: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ was enqueued, and the next run goes on. Rows without a message are ghosts of his
 moved when the caller wants hidden rows. Source: ADR 0093."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -27,11 +27,16 @@ from postroad.james.properties import as_in
 from postroad.james.tables import JamesTables
 from postroad.ports.mail_queue import MailQueue
 
-TAKEN = 256
-"""Messages that one transaction takes; what a migration that is given up leaves to be moved."""
+LANES = 4
+"""Channels of his broker that are used at once: RabbitMQ hands one message at a time to each."""
 
-TOGETHER = 32
-"""Mails in flight: their contents are in memory."""
+TAKEN = 64
+"""Messages that one transaction takes; what a migration that is given up leaves, by lane."""
+
+TOGETHER = 8
+"""Mails in flight by lane: their contents are in memory."""
+
+IN_FLIGHT = LANES * TOGETHER
 
 WORK_QUEUE, TAKEN_QUEUE = "JamesMailQueue-workqueue-", "postroad-migration-"
 GHOST = "no message of it is in his work queue"
@@ -73,15 +78,15 @@ class SliceTotals:
 
 
 class Migration:
-    """One run over one queue. `queue` None: only `survey` is called. `transfers` None: his broker
-    is left alone. `progress` is called after each batch of mails."""
+    """One run over one queue. `queue` None: only `survey` is called. `transfers`: one for each
+    lane; without, his broker is left alone. `progress` is called after each batch of mails."""
 
     def __init__(
         self,
         name: str,
         tables: JamesTables,
         blobs: JamesBlobs,
-        transfers: Transfers | None,
+        transfers: Sequence[Transfers],
         queue: MailQueue | None,
         progress: Callable[[MigrationCounts, int], None],
     ) -> None:
@@ -91,6 +96,7 @@ class Migration:
         self._progress = progress
         self._browse_start: datetime | None = None
         self._configuration: ViewConfiguration | None = None
+        self._remaining = 0
         self.tally = MigrationCounts()
 
     async def survey(self) -> dict[datetime, SliceTotals]:
@@ -126,7 +132,9 @@ class Migration:
                 "James consumes the queue, so that a row without a message may be in flight",
                 hint="stop James for hidden rows",
             )
-        kept = await self._move_messages()
+        with as_in("rabbitmq.properties"):
+            await self._transfers[0].declare(self._taken)
+        kept = await asyncio.gather(*map(self._move_messages, self._transfers))
         is_consumed = await self._consumers() > 0
         async for place, rows in self._waiting():
             reason = self._hides(place)
@@ -137,36 +145,36 @@ class Migration:
             reason = None if with_hidden else reason or GHOST
             await self._take_rows(others, started, reason, marking=True)
         await self._forget_marked()
-        if kept and self._transfers is not None:  # a later James may read what this process cannot
-            await self._transfers.move(kept, self._work)
+        for lane, messages in zip(self._transfers, kept, strict=True):
+            await lane.move(messages, self._work)  # a later James may read what this process cannot
 
     async def _consumers(self) -> int:
-        assert self._transfers is not None
-        found = await self._transfers.depths(self._work)
+        found = await self._transfers[0].depths(self._work)
         return found.consumers if found else 0
 
-    async def _move_messages(self) -> list[HeldMessage]:
-        """Move all mails that have a message; return the messages of those that stay."""
-        assert self._transfers is not None
+    async def _move_messages(self, lane: Transfers) -> list[HeldMessage]:
+        """Move mails that have a message until none is left; return the messages of those that
+        stay. Several lanes share the queues as several runs do."""
         kept: list[HeldMessage] = []
-        with as_in("rabbitmq.properties"):
-            await self._transfers.declare(self._taken)
         while True:
-            depths = [await self._transfers.depths(each) for each in (self._work, self._taken)]
-            remaining = sum(each.messages for each in depths if each)
-            messages = await self._transfers.get(self._taken, TOGETHER)
-            if not messages:
-                if depths[0] is None:
-                    return kept
-                found = await self._transfers.get(self._work, TAKEN)
-                if not found:
-                    return kept
-                await self._transfers.move(found, self._taken)
-                continue
+            messages = await lane.get(self._taken, TOGETHER)
+            if not messages and not await self._take(lane):
+                return kept
             ended = await asyncio.gather(*map(self._move_message, messages))
-            await self._transfers.ack(_where(messages, ended, True))
+            await lane.ack(_where(messages, ended, True))
             kept += _where(messages, ended, False)
-            self._progress(self.tally, remaining)
+            self._remaining -= len(messages)
+            self._progress(self.tally, max(self._remaining, 0))
+
+    async def _take(self, lane: Transfers) -> bool:
+        """Take messages from his work queue; return whether there were any."""
+        depths = [await lane.depths(each) for each in (self._work, self._taken)]
+        if depths[0] is None:
+            return False
+        self._remaining = sum(each.messages for each in depths if each)
+        found = await lane.get(self._work, TAKEN)
+        await lane.move(found, self._taken)
+        return bool(found)
 
     async def _move_message(self, message: HeldMessage) -> bool:
         """Return whether the mail of a message has ended at James, here or before."""
@@ -193,10 +201,10 @@ class Migration:
                 self.tally.hidden[str(row["enqueueid"])] = reason
             else:
                 chosen.append(row)
-        for first in range(0, len(chosen), TOGETHER):
+        for first in range(0, len(chosen), IN_FLIGHT):
             moving = [
                 self._move(str(row["enqueueid"]), partial(of_row, row), marking=marking)
-                for row in chosen[first : first + TOGETHER]
+                for row in chosen[first : first + IN_FLIGHT]
             ]
             await asyncio.gather(*moving)
 

@@ -150,7 +150,7 @@ class migration_depth:  # noqa: N801
 
 def started(james: FakeJames, queue: MailQueue | None) -> Migration:
     fake = cast("Any", james)
-    return Migration("spool", fake, fake, fake, queue, lambda *_: None)
+    return Migration("spool", fake, fake, [fake], queue, lambda *_: None)
 
 
 async def queued(queue: MailQueue) -> list[UUID]:

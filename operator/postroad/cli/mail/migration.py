@@ -22,7 +22,7 @@ from postroad.cli.options import james_option, json_option, say
 from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.james import blobs, tables
 from postroad.james.blobs import JamesBlobs
-from postroad.james.migration import Migration, MigrationCounts, SliceTotals
+from postroad.james.migration import LANES, Migration, MigrationCounts, SliceTotals
 from postroad.james.properties import Configuration
 from postroad.james.tables import JamesTables
 from postroad.telemetry import logs
@@ -91,11 +91,12 @@ async def _opened(
         of_james = JamesTables(session, name)
         needed = (tables.ROWS, tables.MARKS, tables.BROWSE_START, tables.EVENTS)
         await of_james.check(*needed, *(() if place.s3 else (blobs.BLOBS, blobs.PARTS)))
-        transfers, queue = None, None
+        transfers, queue = [], None
         if url is not None:
             if not leave:
-                transfers = Transfers(configuration.rabbitmq())
-                stack.push_async_callback(transfers.close)
+                transfers = [Transfers(configuration.rabbitmq()) for _ in range(LANES)]
+            for each in transfers:
+                stack.push_async_callback(each.close)
             queue = await stack.enter_async_context(open_queue(url))
         stored = JamesBlobs(place, session)
         yield Migration(name, of_james, stored, transfers, queue, progress.say)
