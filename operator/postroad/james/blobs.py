@@ -3,9 +3,7 @@
 Source: Apache James, ZstdBlobStoreDAO: what is compressed is encrypted after that."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
 
 import zstandard
 
@@ -25,7 +23,6 @@ MAX_DECOMPRESSED = 256 * 2**20
 FED = 1024
 """Octets of a frame that are decompressed at a time; they become 32 MiB at most."""
 
-_T = TypeVar("_T")
 _CHUNKS = Statement("SELECT position FROM {keyspace}.blobs WHERE id = ?")
 _PART = Statement("SELECT data FROM {keyspace}.blobparts WHERE id = ? AND chunknumber = ?")
 
@@ -49,13 +46,6 @@ class JamesBlobs:
         )
         return header + body
 
-    async def size(self, header_id: str, body_id: str) -> int:
-        """Return how many octets are stored of a mail. Errors as `content`."""
-        ids = ((header_id, "header"), (body_id, "body"))
-        if not self._buckets:
-            return sum(map(len, await asyncio.gather(*(self._stored(*each) for each in ids))))
-        return sum(await asyncio.gather(*(self._size(*each) for each in ids)))
-
     async def _decoded(self, blob_id: str, what: str) -> bytes:
         blob = await self._stored(blob_id, what)
         if self._decryption is not None:
@@ -67,15 +57,9 @@ class JamesBlobs:
     async def _stored(self, blob_id: str, what: str) -> bytes:
         if not self._buckets:
             return await self._of_cassandra(blob_id, what)
-        return await self._asked(lambda objects: objects.get(blob_id), blob_id, what)
-
-    async def _size(self, blob_id: str, what: str) -> int:
-        return await self._asked(lambda objects: objects.size(blob_id), blob_id, what)
-
-    async def _asked(self, ask: Callable[[Objects], Awaitable[_T]], blob_id: str, what: str) -> _T:
         for objects in self._buckets:
             with suppress(BlobMissing), as_in("blob.properties"):
-                return await ask(objects)
+                return await objects.get(blob_id)
         raise _missing(what, blob_id)
 
     async def _of_cassandra(self, blob_id: str, what: str) -> bytes:

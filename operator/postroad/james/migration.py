@@ -8,7 +8,7 @@ was enqueued, and the next run goes on. Rows without a message are ghosts of his
 moved when the caller wants hidden rows. Source: ADR 0093."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -17,6 +17,7 @@ from uuid import UUID
 
 from postroad.adapters.cassandra.session import Row
 from postroad.adapters.rabbitmq.transfers import HeldMessage, Transfers
+from postroad.distributed.engine.timing import each_of, results
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.entries import Partition
 from postroad.errors import BlobMissing, InvalidInput, QueueInUse
@@ -106,7 +107,7 @@ class Migration:
             found = totals.setdefault(place.slice_start, SliceTotals())
             found.mails += len(rows)
             found.hidden += len(rows) if self._hides(place) else 0
-            for size in await asyncio.gather(*map(self._size, rows)):
+            async for size in results(each_of(rows), self._size, IN_FLIGHT):
                 found.octets += size or 0
                 found.unreadable += size is None
         return totals
@@ -149,7 +150,7 @@ class Migration:
             await lane.move(messages, self._work)  # a later James may read what this process cannot
 
     async def _consumers(self) -> int:
-        found = await self._transfers[0].depths(self._work)
+        found = await self._transfers[0].declare(self._work, passive=True)
         return found.consumers if found else 0
 
     async def _move_messages(self, lane: Transfers) -> list[HeldMessage]:
@@ -168,10 +169,9 @@ class Migration:
 
     async def _take(self, lane: Transfers) -> bool:
         """Take messages from his work queue; return whether there were any."""
-        depths = [await lane.depths(each) for each in (self._work, self._taken)]
-        if depths[0] is None:
+        if (depth := await lane.declare(self._work, passive=True)) is None:
             return False
-        self._remaining = sum(each.messages for each in depths if each)
+        self._remaining = depth.messages
         found = await lane.get(self._work, TAKEN)
         await lane.move(found, self._taken)
         return bool(found)
@@ -201,12 +201,12 @@ class Migration:
                 self.tally.hidden[str(row["enqueueid"])] = reason
             else:
                 chosen.append(row)
-        for first in range(0, len(chosen), IN_FLIGHT):
-            moving = [
-                self._move(str(row["enqueueid"]), partial(of_row, row), marking=marking)
-                for row in chosen[first : first + IN_FLIGHT]
-            ]
-            await asyncio.gather(*moving)
+
+        def moved(row: Row) -> Awaitable[bool]:
+            return self._move(str(row["enqueueid"]), partial(of_row, row), marking=marking)
+
+        async for _ in results(each_of(chosen), moved, IN_FLIGHT):
+            pass
 
     async def _move(self, key: str, read: Callable[[], QueuedMail], *, marking: bool) -> bool:
         """Enqueue a mail, then mark it: a crash in between leaves it to be enqueued by its key
@@ -250,7 +250,9 @@ class Migration:
     async def _size(self, row: Row) -> int | None:
         try:
             queued = of_row(row)
-            return await self._blobs.size(queued.header_blob, queued.body_blob)
+            content = await self._blobs.content(queued.header_blob, queued.body_blob)
+            queued.mail(content)
+            return len(content)
         except OF_THE_MAIL as error:
             self.tally.failed[str(row["enqueueid"])] = error.explain()
             return None

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from postroad import open_queue
+from postroad.adapters.rabbitmq.transfers import QueueDepth
 from postroad.domain.queues.entries import Partition
 from postroad.errors import BlobMissing
 from postroad.james import migration
@@ -80,13 +81,11 @@ class FakeJames:
 
     # As Transfers.
 
-    async def declare(self, queue: str) -> None:
-        self.ready.setdefault(queue, [])
-
-    async def depths(self, queue: str) -> Any:
-        if queue not in self.ready:
+    async def declare(self, queue: str, *, passive: bool = False) -> Any:
+        if passive and queue not in self.ready:
             return None
-        return migration_depth(len(self.ready[queue]), self.consumers)
+        waiting = self.ready.setdefault(queue, [])
+        return QueueDepth(len(waiting), self.consumers)
 
     async def get(self, queue: str, limit: int) -> list[Any]:
         self.step()
@@ -141,11 +140,6 @@ class FakeJames:
 class HeldBody:
     def __init__(self, queue: str, body: bytes) -> None:
         self.queue, self.body = queue, body
-
-
-class migration_depth:  # noqa: N801
-    def __init__(self, messages: int, consumers: int) -> None:
-        self.messages, self.consumers = messages, consumers
 
 
 def started(james: FakeJames, queue: MailQueue | None) -> Migration:

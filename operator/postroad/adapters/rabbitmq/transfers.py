@@ -40,17 +40,13 @@ class Transfers:
         self._channel: Channel | None = None
         self._getting: asyncio.Future[HeldMessage | None] | None = None
 
-    async def declare(self, queue: str) -> None:
-        """Declare a durable queue. Idempotent. Raises: ServerError."""
+    async def declare(self, queue: str, *, passive: bool = False) -> QueueDepth | None:
+        """Declare a durable queue, or only look at one; return what it has, None: there is none.
+        Idempotent. Raises: ServerError."""
         channel = await self._connection.channel()
-        await channel.call(channel.driver.queue_declare, queue, durable=True)
-        await channel.close()
-
-    async def depths(self, queue: str) -> QueueDepth | None:
-        """Return what a queue has; None: there is no such queue. Raises: ServerError."""
-        channel = await self._connection.channel()
+        declare = channel.driver.queue_declare
         try:
-            found = await channel.call(channel.driver.queue_declare, queue, passive=True)
+            found = await channel.call(declare, queue, durable=not passive, passive=passive)
         except Unroutable:
             return None
         await channel.close()

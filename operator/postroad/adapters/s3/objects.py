@@ -113,15 +113,6 @@ class Objects:
         except FAILURES as error:
             raise translated(error) from error
 
-    async def size(self, key: str) -> int:
-        """Return how many octets an object has: by GET, whose answer names a missing object, as
-        that of HEAD does not. Errors as `get`."""
-        try:
-            answer = await obstore.get_async(self._clients.reading, self._start + key)
-            return int(answer.meta["size"])
-        except FAILURES as error:
-            raise translated(error) from error
-
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         """Yield the object in chunks of at most CHUNK_BYTES. Errors as `get`."""
         try:

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -29,6 +29,14 @@ from postroad.telemetry import logs
 
 REPORTED_EVERY = 5.0
 """Seconds between two lines of progress."""
+
+TEXTS = {
+    "dropped": "messages of mails that had ended at James were dropped",
+    "of_james": "mails are under way at James, who consumes the queue",
+    "came_meanwhile": "mails came meanwhile: run it again",
+    "failed": "mails could not be moved and stay at James",
+    "hidden": "rows that James never delivers stay: see --hidden",
+}
 
 
 @click.group()
@@ -63,10 +71,23 @@ def james(
         raise click.UsageError("give --queue (or POSTROAD_QUEUE)")
     if not logging.getLogger().handlers:
         logs.configure("WARNING")
-    progress = ProgressLine()
 
     async def run() -> bool:
-        async with _opened(name, conf, None if is_dry else url, leave, progress) as migration:
+        configuration = Configuration(conf)
+        place = configuration.blobs()
+        async with AsyncExitStack() as stack:
+            session = Session(configuration.cassandra())
+            stack.push_async_callback(session.close)
+            of_james = JamesTables(session, name)
+            needed = (tables.ROWS, tables.MARKS, tables.BROWSE_START, tables.EVENTS)
+            await of_james.check(*needed, *(() if place.s3 else (blobs.BLOBS, blobs.PARTS)))
+            lanes = 0 if is_dry or leave else LANES
+            transfers = [Transfers(configuration.rabbitmq()) for _ in range(lanes)]
+            for each in transfers:
+                stack.push_async_callback(each.close)
+            queue = None if is_dry else await stack.enter_async_context(open_queue(str(url)))
+            stored = JamesBlobs(place, session)
+            migration = Migration(name, of_james, stored, transfers, queue, ProgressLine().say)
             if is_dry:
                 say_survey(await migration.survey(), as_json=as_json)
             elif leave:
@@ -77,29 +98,6 @@ def james(
 
     if asyncio.run(run()):
         sys.exit(1)
-
-
-@asynccontextmanager
-async def _opened(
-    name: str, conf: Path, url: str | None, leave: bool, progress: ProgressLine
-) -> AsyncIterator[Migration]:
-    configuration = Configuration(conf)
-    access, place = configuration.cassandra(), configuration.blobs()
-    async with AsyncExitStack() as stack:
-        session = Session(access)
-        stack.push_async_callback(session.close)
-        of_james = JamesTables(session, name)
-        needed = (tables.ROWS, tables.MARKS, tables.BROWSE_START, tables.EVENTS)
-        await of_james.check(*needed, *(() if place.s3 else (blobs.BLOBS, blobs.PARTS)))
-        transfers, queue = [], None
-        if url is not None:
-            if not leave:
-                transfers = [Transfers(configuration.rabbitmq()) for _ in range(LANES)]
-            for each in transfers:
-                stack.push_async_callback(each.close)
-            queue = await stack.enter_async_context(open_queue(url))
-        stored = JamesBlobs(place, session)
-        yield Migration(name, of_james, stored, transfers, queue, progress.say)
 
 
 class ProgressLine:
@@ -125,13 +123,13 @@ class ProgressLine:
 def say_survey(found: Mapping[datetime, SliceTotals], *, as_json: bool) -> None:
     for start, totals in found.items():
         document: dict[str, Any] = {"slice": rfc3339(start), **asdict(totals)}
-        text = f"{rfc3339(start)}  {totals.mails:,} mails  {totals.octets:,} B as stored"
+        text = f"{rfc3339(start)}  {totals.mails:,} mails  {totals.octets:,} B"
         text += f"  {totals.hidden:,} hidden" if totals.hidden else ""
         say(document, as_json=as_json, text=text)
     if not as_json:
         mails = sum(each.mails for each in found.values())
         octets = sum(each.octets for each in found.values())
-        say(None, as_json=False, text=f"{mails:,} mails wait, {octets:,} B as stored")
+        say(None, as_json=False, text=f"{mails:,} mails wait, {octets:,} B")
 
 
 def say_tally(tally: MigrationCounts, *, is_dry: bool, as_json: bool) -> bool:
@@ -141,9 +139,6 @@ def say_tally(tally: MigrationCounts, *, is_dry: bool, as_json: bool) -> bool:
         for enqueue_id, reason in mails.items():
             document = {"enqueue_id": enqueue_id, "outcome": outcome, "reason": reason}
             say(document, as_json=as_json, text=f"{outcome}  {enqueue_id}  {reason}")
-    stays = bool(tally.failed or tally.hidden)
-    if is_dry:
-        return stays
     counts = {
         "moved": tally.moved,
         "octets": tally.octets,
@@ -153,16 +148,8 @@ def say_tally(tally: MigrationCounts, *, is_dry: bool, as_json: bool) -> bool:
         "failed": len(tally.failed),
         "hidden": len(tally.hidden),
     }
-    lines = [f"moved {tally.moved:,} mails, {tally.octets:,} B"]
-    if tally.dropped:
-        lines.append(f"dropped {tally.dropped:,} messages of mails that had ended at James")
-    if tally.his:
-        lines.append(f"{tally.his:,} mails are under way at James, who consumes the queue")
-    if tally.came:
-        lines.append(f"{tally.came:,} mails came meanwhile: run it again")
-    if tally.failed:
-        lines.append(f"{len(tally.failed):,} mails could not be moved and stay at James")
-    if tally.hidden:
-        lines.append(f"{len(tally.hidden):,} rows that James never delivers stay: see --hidden")
-    say(counts, as_json=as_json, text="\n".join(lines))
-    return stays
+    lines = [f"{counts[each]:,} {text}" for each, text in TEXTS.items() if counts[each]]
+    text = "\n".join([f"moved {tally.moved:,} mails, {tally.octets:,} B", *lines])
+    if not is_dry:
+        say(counts, as_json=as_json, text=text)
+    return bool(tally.failed or tally.hidden)
