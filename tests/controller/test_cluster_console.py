@@ -35,6 +35,7 @@ async def console(file: Path, kubeconfig: Path) -> AsyncIterator[httpx.AsyncClie
     port = free_port()
     command = [sys.executable, "-m", "postroad", "cluster-console", f"--queues={file}"]
     command += [f"--audience={AUDIENCE}", f"--listen=127.0.0.1:{port}"]
+    command += ["--issuer=https://issuer.invalid", "--client=postroad-console"]
     environment = os.environ | {"KUBECONFIG": str(kubeconfig), "POSTROAD_HEALTH_PORT": "0"}
     with subprocess.Popen(command, env=environment) as running:
         try:
@@ -76,6 +77,7 @@ async def test_a_console_reads_and_changes_queues_by_the_rights_of_its_users(
     file.write_text(json.dumps({f"{namespace}/outgoing": served}))
 
     async with console(file, kubeconfig) as client:
+        assert (await client.get("/login")).status_code == 503
         path = f"/api/v1/queues/{namespace}/outgoing"
         async with asyncio.timeout(150):  # servers of a busy machine answer late
             while (await client.get(path, headers=viewer)).status_code == 503:

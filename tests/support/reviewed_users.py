@@ -14,6 +14,7 @@ from postroad.console.api.app import console_app, guarded
 from postroad.console.api.guard import Hosts, RequestRate
 from postroad.console.api.sessions import TokenIdentities
 from postroad.console.audit import Announce
+from postroad.console.openid import OpenIdClient, OpenIdLogins
 from postroad.console.queues import ConsoleQueue
 from postroad.console.reviewed_rights import ReviewedRights
 from postroad.domain.queues.names import QueueName
@@ -103,12 +104,14 @@ async def a_reviewed_console(
     rate: RequestRate = NO_LIMIT,
     announce: Announce | None = None,
     namespaces: tuple[str, ...] = ("a", "b"),
+    issuer: OpenIdClient | None = None,
 ) -> AsyncIterator[ReviewedConsole]:
     clock = clock or ManualClock()
     queues = MemoryQueues({QueueName(each, "outgoing"): f"memory://{each}" for each in namespaces})
     rights = ReviewedRights(reviews, clock.elapsed, AUDIENCE)
     console = Console.over(queues, rights, clock, announce)
-    identities = TokenIdentities(rights, clock.elapsed)
+    logins = None if issuer is None else OpenIdLogins(issuer, clock.elapsed)
+    identities = TokenIdentities(rights, clock.elapsed, logins)
     hosts = Hosts({"main-console.mail.svc"}, {"console.example.org"}, is_forwarded=True)
     app = guarded(console_app(console, None), identities, hosts, console, rate)
     async with a_client(app) as client:

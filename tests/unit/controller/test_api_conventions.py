@@ -101,7 +101,7 @@ def named(each: Field) -> bool:
 
 
 def address(each: Field) -> bool:
-    has_scheme = bool(re.match(r"\^[a-z]+s\?:", each.schema.get("pattern", "")))
+    has_scheme = bool(re.match(r"\^[a-z]+s\??:", each.schema.get("pattern", "")))
     return has_scheme == (each.name in ("url", "issuer") or each.name.endswith("URL"))
 
 

@@ -196,6 +196,13 @@ def test_a_pod_has_its_placement_hosts_and_account() -> None:
                     "hosts": ["console.example.org"],
                     "serviceAccount": {"name": "reviewer"},
                     "pod": {"nodeSelector": {"pool": "infra"}, "logLevel": "Debug"},
+                    "oidc": {
+                        "issuer": "https://issuer.example:8443",
+                        "clientId": "postroad",
+                        "secretRef": {"name": "client", "key": "secret"},
+                        "tls": {"caRef": {"kind": "ConfigMap", "name": "authorities"}},
+                    },
+                    "networkPolicy": {"enabled": True},
                 },
             )
             deployment = child(operator, DEPLOYMENT)
@@ -206,6 +213,25 @@ def test_a_pod_has_its_placement_hosts_and_account() -> None:
             (container,) = pod["containers"]
             assert "--host=console.example.org" in container["args"]
             assert f"--audience=postroad.dev/consoles/{NAMESPACE}/main" in container["args"]
+            folder = "/etc/postroad/oidc"
+            assert container["args"][-3:] == [
+                "--issuer=https://issuer.example:8443",
+                "--client=postroad",
+                f"--issuer-files={folder}",
+            ]
+            assert {"name": "oidc", "mountPath": folder, "readOnly": True} in container[
+                "volumeMounts"
+            ]
+            (volume,) = (each for each in pod["volumes"] if each["name"] == "oidc")
+            secret, authorities = (next(iter(s.items())) for s in volume["projected"]["sources"])
+            item = {"key": "secret", "path": "clientSecret"}
+            assert secret == ("secret", {"name": "client", "items": [item]})
+            item = {"key": "ca.crt", "path": "ca.crt"}
+            assert authorities == ("configMap", {"name": "authorities", "items": [item]})
+            policy = child(operator, NETWORK_POLICY)
+            assert policy
+            ports = [each["port"] for each in policy["spec"]["egress"][-1]["ports"]]
+            assert ports == [443, 6443, 8443]
             environment = {each["name"]: each["value"] for each in container["env"]}
             assert environment["POSTROAD_LOG_LEVEL"] == "DEBUG"
             assert "POSTROAD_RABBITMQ_URI" in environment

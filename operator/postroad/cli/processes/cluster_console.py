@@ -49,19 +49,30 @@ MAX_NOTE = 1000
 @click.option("--audience", required=True, help="The audience of tokens for this console.")
 @click.option("--service", "services", multiple=True, help="A name of its Service.")
 @click.option("--host", "hosts", multiple=True, help="A name under which a proxy with TLS has it.")
+@click.option("--issuer", help="The OpenID Connect issuer that browsers log in at.")
+@click.option("--client", "client_id", help="The console as its issuer knows it.")
+@click.option(
+    "--issuer-files",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A folder with `ca.crt` of the issuer, and `clientSecret`.",
+)
 def cluster_console(
     file: Path,
     listen: str | None,
     audience: str,
     services: tuple[str, ...],
     hosts: tuple[str, ...],
+    issuer: str | None,
+    client_id: str | None,
+    issuer_files: Path | None,
 ) -> None:
     """Serve the queues of a QueueCluster over HTTP, until SIGTERM. The operator runs this, for
     `spec.console`; the rights are Kubernetes'."""
     settings = from_environment()
     every = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
     place = parse_host_port(listen, 0) if listen else (every, PORT)
-    run(settings, _serve(settings, file, place, audience, services, hosts))
+    login = (issuer, client_id or audience, issuer_files) if issuer else None
+    run(settings, _serve(settings, file, place, audience, services, hosts, login))
 
 
 async def _serve(
@@ -71,6 +82,7 @@ async def _serve(
     audience: str,
     services: tuple[str, ...],
     hosts: tuple[str, ...],
+    login: tuple[str, str, Path | None] | None,
 ) -> None:
     from postroad.adapters.kubernetes.access_reviews import ApiAccessReviews
     from postroad.adapters.kubernetes.api_requests import load_access
@@ -81,6 +93,7 @@ async def _serve(
     from postroad.console.api.server import ConsoleServer
     from postroad.console.api.sessions import TokenIdentities
     from postroad.console.followed_queues import FollowedQueues
+    from postroad.console.openid import OpenIdClient, OpenIdLogins
     from postroad.console.reviewed_rights import ReviewedRights
 
     readiness, clock = Readiness(), MachineClock()
@@ -103,7 +116,8 @@ async def _serve(
             {each.lower() for each in hosts},
             is_forwarded=True,
         )
-        identities = TokenIdentities(rights, clock.elapsed)
+        logins = OpenIdLogins(OpenIdClient(*login), clock.elapsed) if login else None
+        identities = TokenIdentities(rights, clock.elapsed, logins)
         serving = ConsoleServer(listening, served, readiness, identities=identities, hosts=reached)
         readiness.opened(lambda: None)
         await serve_until_signal(serving)

@@ -82,7 +82,8 @@ def guarded(
     """Return the application as it is served."""
     buckets = Buckets(rate or RequestRate(), console.clock.elapsed)
     guard = RequestGuard(app, identities, hosts, buckets)
-    return PageRefusals(guard, takes_tokens=identities.by_token is not None)
+    by_token, logins = identities.by_token is not None, identities.logins is not None
+    return PageRefusals(guard, takes_tokens=by_token, logs_in=logins)
 
 
 def _add_probes(app: FastAPI, readiness: Readiness) -> None:

@@ -6,11 +6,13 @@ Source: RFC 6265 4.1.2; RFC 6454 7; RFC 6750 3."""
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,10 +22,14 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from postroad.console.api.sessions import Identities
+from postroad.console.page.rendering import render
 from postroad.console.rights import ConsoleUser
 from postroad.errors import PostroadError
 from postroad.problems import Problem
 from postroad.telemetry.logs import logger
+
+if TYPE_CHECKING:
+    from postroad.console.openid import OpenIdLogins
 
 _log = logger("console")
 
@@ -33,13 +39,19 @@ MAX_BODY = 64 * 1024
 MAX_COOKIES = 4096
 """Octets of the cookies of a request."""
 
-COOKIE = "postroad-console"
+COOKIE, LOGIN_COOKIE = "postroad-console", "postroad-login"
 
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
 """Paths that need no session."""
 
 SESSION = "/session"
 """Path at which a token of Kubernetes is exchanged for a session."""
+
+LOGIN, CALLBACK, LOGOUT = "/login", "/login/callback", "/logout"
+"""Paths that send a browser to the issuer, take it back from there, and end its session."""
+
+_OWN_PATH = re.compile(r"/queues/[-A-Za-z0-9._~/?&=%:@+]*")
+"""Pages that a login may lead to: none elsewhere, and nothing that ends the field of a header."""
 
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
@@ -150,12 +162,18 @@ class RequestGuard:
         self._check_length(headers)
         if (scope["path"], scope["method"]) == (SESSION, "POST") and self.identities.by_token:
             return await self._begun(Request(scope, receive), origin)
+        logins = self.identities.logins
+        if logins and scope["method"] == "GET" and scope["path"] in (LOGIN, CALLBACK):
+            return await self._logged_in(logins, scope, headers, origin)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         is_cookie = scheme.lower() != "bearer"
         secret = _cookie(headers) if is_cookie else token.strip()
         who = await self._user(secret, "there is no session", is_cookie=is_cookie)
         if scope["method"] not in SAFE and who.is_by_cookie:
             _check_origin(headers, origin)
+        if (scope["path"], scope["method"]) == (LOGOUT, "POST"):
+            self.identities.sessions.end(secret or "")
+            return self._cookie_set(RedirectResponse("/", 303), COOKIE, "", origin, timedelta(0))
 
         async def proves() -> bool:
             found = await self.identities.find(secret or "", is_cookie=is_cookie, is_used=False)
@@ -181,10 +199,7 @@ class RequestGuard:
         is no link. Raises: Problem."""
         if scope["path"] != "/" or scope["method"] != "GET":
             return None
-        try:
-            fields = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
-        except ValueError:
-            raise Problem(400, "the query has too many fields") from None
+        fields = _query(scope)
         tokens = fields.get("token")
         if tokens is None:
             return None
@@ -197,7 +212,7 @@ class RequestGuard:
         if secret is None:
             raise self._without_session("this link was used, or is over")
         to = [each for each in fields.get("to", []) if each.startswith("/queues/")]
-        return self._with_cookie(secret, origin, *to[:1])
+        return self._with_session(RedirectResponse(to[0] if to else "/", 303), secret, origin)
 
     async def _begun(self, request: Request, origin: str) -> Response:
         """Return the response to a token: a session, to the form of a browser; a link that leads to
@@ -213,21 +228,58 @@ class RequestGuard:
         who = await self._user(token, unknown, is_cookie=False)
         sessions = self.identities.sessions
         if is_form:
-            return self._with_cookie(sessions.begin(token, who.name), origin)
+            response = RedirectResponse("/", 303)
+            return self._with_session(response, sessions.begin(token, who.name), origin)
         return JSONResponse({"link": f"/?token={sessions.new_link(token, who.name)}"}, 201)
 
-    def _with_cookie(self, secret: str, origin: str, to: str = "/") -> Response:
-        response = RedirectResponse(to, status_code=303)
+    async def _logged_in(
+        self, logins: OpenIdLogins, scope: Scope, headers: Headers, origin: str
+    ) -> Response:
+        """Return the response that sends a browser to the issuer, or that begins the session of
+        one that comes from there. Raises: Problem."""
+        self._count("logins")
+        fields = _query(scope)
+        if scope["path"] == LOGIN:
+            to = fields.get("to", [""])[0]
+            to = to if _OWN_PATH.fullmatch(to) else "/"
+            secret, url = await logins.begin(f"{origin}{CALLBACK}", to)
+            sent = RedirectResponse(url, 303)
+            return self._cookie_set(sent, LOGIN_COOKIE, secret, origin, logins.lifetime, "lax")
+        token, to = await logins.end(_cookie(headers, LOGIN_COOKIE) or "", fields)
+        who = await self._user(
+            token, "the API server does not take the issuer's token", is_cookie=False
+        )
+        # A page that goes on by itself: to what a redirect from the issuer's site leads to, a
+        # browser sends no cookie that is SameSite=Strict.
+        response = self._cookie_set(render("logged_in", to=to), LOGIN_COOKIE, "", origin)
+        session = self.identities.sessions.begin(token, who.name)
+        return self._with_session(response, session, origin)
+
+    def _with_session(self, response: Response, secret: str, origin: str) -> Response:
+        _log.info("a session began")
+        lifetime = self.identities.sessions.lifetime
+        return self._cookie_set(response, COOKIE, secret, origin, lifetime)
+
+    def _cookie_set(
+        self,
+        response: Response,
+        name: str,
+        secret: str,
+        origin: str,
+        lifetime: timedelta = timedelta(0),
+        site: Literal["lax", "strict"] = "strict",
+    ) -> Response:
+        """Return the response with a cookie for this console alone; without a lifetime, the
+        browser forgets the one that it has."""
         response.set_cookie(
-            COOKIE,
+            name,
             secret,
-            max_age=int(self.identities.sessions.lifetime.total_seconds()),
+            max_age=int(lifetime.total_seconds()),
             path="/",
             secure=origin.startswith("https:"),
             httponly=True,
-            samesite="strict",
+            samesite=site,
         )
-        _log.info("a session began")
         return response
 
     async def _user(self, secret: str | None, unknown: str, *, is_cookie: bool) -> ConsoleUser:
@@ -257,16 +309,25 @@ class RequestGuard:
         advice = "open the link that `postroad console` printed; SIGHUP lets it print another one"
         if self.identities.by_token:
             advice = "send a token of Kubernetes, as `kubectl mailqueue console` does"
+        if self.identities.logins:
+            advice = f"log in, or {advice}"
         challenge = ("WWW-Authenticate", 'Bearer realm="postroad console"')
         return Problem(401, f"{what}: {advice}", headers=[challenge])
 
 
-def _cookie(headers: Headers) -> str | None:
+def _query(scope: Scope) -> dict[str, list[str]]:
+    try:
+        return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
+    except ValueError:
+        raise Problem(400, "the query has too many fields") from None
+
+
+def _cookie(headers: Headers, name: str = COOKIE) -> str | None:
     text = "; ".join(headers.getlist("cookie"))
     if len(text) > MAX_COOKIES:
         return None
     try:
-        found = SimpleCookie(text).get(COOKIE)
+        found = SimpleCookie(text).get(name)
     except CookieError:
         return None
     return None if found is None else found.value

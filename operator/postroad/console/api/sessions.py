@@ -8,9 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from postroad.console.reviewed_rights import ReviewedRights
 from postroad.console.rights import ConsoleUser
+
+if TYPE_CHECKING:
+    from postroad.console.openid import OpenIdLogins
 
 MAX_SESSIONS = 100
 """At a time; one more ends the oldest."""
@@ -115,6 +119,9 @@ class Identities:
     by_token: ReviewedRights | None = None
     """Reviews of tokens by an API server; None: sessions by links are all there are."""
 
+    logins: OpenIdLogins | None = None
+    """Logins of browsers at an issuer; None: there is none."""
+
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
 
@@ -134,9 +141,15 @@ class TokenIdentities(Identities):
     """Users of Kubernetes: a bearer token is reviewed, and with each request by a cookie the token
     that its session was begun with, so that a session ends with its token."""
 
-    def __init__(self, rights: ReviewedRights, elapsed: Callable[[], timedelta]) -> None:
+    def __init__(
+        self,
+        rights: ReviewedRights,
+        elapsed: Callable[[], timedelta],
+        logins: OpenIdLogins | None = None,
+    ) -> None:
         super().__init__(Sessions(elapsed, SHORT_LIFETIME, MAX_TOKEN_SESSIONS))
         self.by_token = self._rights = rights
+        self.logins = logins
 
     def asks(self, secret: str, *, is_cookie: bool) -> bool:
         return not is_cookie and not self._rights.knows(secret)

@@ -112,7 +112,10 @@ def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
     return HTMLResponse(text, status, headers={"Referrer-Policy": "same-origin"})
 
 
-def refusal(status: int, detail: str, *, asks_for_a_token: bool = False) -> HTMLResponse:
-    """Return the page of a request that is refused."""
-    title = refused_title(status)
-    return render("refusal", status, title=title, detail=detail, asks_for_a_token=asks_for_a_token)
+def refusal(
+    status: int, detail: str, *, asks_for_a_token: bool = False, path: str | None = None
+) -> HTMLResponse:
+    """Return the page of a request that is refused. `path`: where a login at an issuer leads back
+    to; None: there is no issuer."""
+    asked = {"asks_for_a_token": asks_for_a_token, "path": path}
+    return render("refusal", status, title=refused_title(status), detail=detail, **asked)

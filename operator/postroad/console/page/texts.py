@@ -247,6 +247,10 @@ TEXTS: Mapping[str, object] = {
     "refused": "Back to the queues",
     "token": "Token of Kubernetes",
     "log_in": "Log in",
+    "log_in_at_issuer": "Log in at the issuer",
+    "log_out": "Log out",
+    "logged_in": "You are logged in",
+    "go_on": "Go on",
 }
 
 

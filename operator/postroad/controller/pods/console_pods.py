@@ -16,6 +16,7 @@ from postroad.controller.pods.pods import pod_template
 from postroad.controller.spec.cluster import ConsoleSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.controller.spec.queue_resource import PodContext, Queue
+from postroad.controller.spec.tls import ServerFiles, StoreTls
 from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidInput
 from postroad.ports.kubernetes import Kind, Object
@@ -28,6 +29,9 @@ KINDS = (
 """Kinds of the children."""
 
 FOLDER, FILE = "/etc/postroad/queues", "queues.json"
+
+SECRET_FILE = "clientSecret"  # noqa: S105 - the name of a file
+"""File of the issuer's folder that `console/openid.py` reads, beside `ca.crt`."""
 
 MAX_FILE = 1_000_000
 """Octets of the file of queues; a ConfigMap holds 1 MiB."""
@@ -153,6 +157,14 @@ def _deployment(
     container["ports"].append({"name": "http", "containerPort": CONSOLE_PORT, "protocol": "TCP"})
     container["volumeMounts"].append({"name": "queues", "mountPath": FOLDER, "readOnly": True})
     pod["volumes"].append({"name": "queues", "configMap": {"name": name}})
+    if (oidc := spec.oidc) is not None:
+        container["args"] += [f"--issuer={oidc.issuer}", f"--client={oidc.client_id}"]
+        keys = {SECRET_FILE: oidc.secret_ref.key} if oidc.secret_ref else {}
+        files = ServerFiles("OIDC", oidc.tls or StoreTls(), oidc.secret_ref, keys)
+        if not files.is_empty:
+            container["args"].append(f"--issuer-files={files.mount()['mountPath']}")
+            container["volumeMounts"].append(files.mount())
+            pod["volumes"].append(files.volume())
     pod["serviceAccountName"] = account_of(spec, cluster)
     pod["automountServiceAccountToken"] = True  # to ask for reviews
     return {

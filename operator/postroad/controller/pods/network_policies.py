@@ -71,11 +71,13 @@ def network_policies(queue: Queue, context: PodContext) -> Mapping[str, dict[str
 def console_policy(cluster: QueueClusterSpec, tags: Mapping[str, str]) -> dict[str, Any]:
     """Return the spec of the policy of a console's pods. The address of the API server is the
     cluster's own matter."""
+    oidc = None if cluster.console is None else cluster.console.oidc
+    https = {*API_SERVER_PORTS, *(() if oidc is None else (_port_of(oidc.issuer),))}
     return {
         "podSelector": {"matchLabels": dict(tags)},
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [_to(["http", HEALTH])],
-        "egress": [_names([DNS_PORT]), _to(_ports_of_servers(cluster)), _to(API_SERVER_PORTS)],
+        "egress": [_names([DNS_PORT]), _to(_ports_of_servers(cluster)), _to(sorted(https))],
     }
 
 

@@ -20,6 +20,7 @@ from postroad.controller.spec.tls import (
     StoreTls,
 )
 from postroad.delivery_settings.patterns import Duration, Port
+from postroad.delivery_settings.secret_references import SecretKeyReference
 
 NOT_A_SYSTEM_KEYSPACE = parts.holds(
     lambda name: name != "system" and not name.startswith("system_"),
@@ -196,8 +197,27 @@ class ConsolePolicy(parts.Model):
     """NetworkPolicy of the console's pods."""
 
     enabled: bool = False
-    """True if the pods may connect to the ports of the servers, of DNS and of API servers (443 and
-    6443) alone, and be reached at the console's port and that of metrics."""
+    """True if the pods may connect to the ports of the servers, of DNS, of API servers (443 and
+    6443) and of the issuer alone, and be reached at the console's port and that of metrics."""
+
+
+class ConsoleOidc(parts.Model):
+    """An OpenID Connect issuer that the API server knows, at which browsers log in (authorization
+    code with PKCE)."""
+
+    issuer: Annotated[str, Field(max_length=1024, pattern=r"^https://[^\s?#]+$")]
+    """Its address, to which `/.well-known/openid-configuration` is appended, as the API server has
+    it."""
+
+    client_id: Annotated[str, Field(min_length=1, max_length=256)]
+    """The console as the issuer knows it, with `https://HOST/login/callback` to return to. Its
+    tokens are for it, and the API server has to take these."""
+
+    secret_ref: SecretKeyReference | None = None
+    """Key of a Secret with the secret of the client. Absent: it is a public one."""
+
+    tls: StoreTls | None = None
+    """Files for TLS to the issuer. Absent: the system's authorities."""
 
 
 class ConsoleSpec(parts.Model):
@@ -215,6 +235,9 @@ class ConsoleSpec(parts.Model):
     ] = Field(default=[])
     """Names, with ports other than 443, under which a proxy with TLS, such as an Ingress, serves
     the console. Under others, it answers at loopback and as its Service alone."""
+
+    oidc: ConsoleOidc | None = None
+    """Logins of browsers at an OpenID Connect issuer. Absent: they bring a token."""
 
     network_policy: ConsolePolicy = ConsolePolicy()
     """NetworkPolicy of the pod."""
