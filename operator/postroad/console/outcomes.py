@@ -16,6 +16,9 @@ from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import SharedState, Topic
 from postroad.ports.mail_queue import MailQueue
+from postroad.telemetry.logs import logger
+
+_log = logger("console")
 
 LOOK_EVERY = timedelta(seconds=1)
 
@@ -33,14 +36,15 @@ FeedPlace = tuple[int, int]
 
 
 class OutcomeFeed:
-    """The outcomes of one queue since it is followed. `changed` wakes those who follow."""
+    """The outcomes of one queue since it is followed. `changed` wakes those who follow;
+    `has_ended`: nothing is read any more."""
 
     def __init__(self, shared_state: SharedState, clock: Clock) -> None:
         self._shared, self._clock, self._name = shared_state, clock, uuid4().hex
         self._kept = deque[Mapping[str, Any]](maxlen=MAX_KEPT)
         self.place: FeedPlace = (0, 0)
         self.changed = asyncio.Condition()
-        self.followers = 0
+        self.followers, self.has_ended = 0, False
 
     def since(self, place: FeedPlace) -> tuple[list[Mapping[str, Any]], int]:
         """Return the outcomes behind a place, and how many more there were."""
@@ -49,8 +53,9 @@ class OutcomeFeed:
         return kept, new - len(kept) + self.place[1] - place[1]
 
     async def read(self) -> None:
-        """Read what workers publish, until cancelled. While the shared state is away, nothing new
-        is there; what workers could not show meanwhile is missed."""
+        """Read what workers publish, until cancelled, or an error that no server makes, with which
+        the streams of its followers end. While the shared state is away, nothing new is there; what
+        workers could not show meanwhile is missed."""
         seen, asked = SeenOutcomes(), None
         try:
             while True:
@@ -61,7 +66,12 @@ class OutcomeFeed:
                         asked = now
                     await self._take(*seen.take(await self._shared.published(Topic.OUTCOMES)))
                 await self._clock.sleep(LOOK_EVERY)
+        except Exception:
+            _log.exception("outcomes are read no longer")
         finally:
+            self.has_ended = True
+            async with self.changed:
+                self.changed.notify_all()
             with suppress(PostroadError):
                 await self._shared.take_down(Topic.WATCHERS, self._name)
 
@@ -86,7 +96,7 @@ class OutcomeFeeds:
         """Follow a queue, which has a shared state; its outcomes are read meanwhile."""
         queue = on.queue
         assert queue.shared_state is not None
-        if queue not in self._feeds:
+        if queue not in self._feeds or self._feeds[queue][0].has_ended:
             made = OutcomeFeed(queue.shared_state, self._clock)
             reading = asyncio.create_task(made.read(), name=f"outcomes of {on.name}")
             self._feeds[queue] = made, reading
@@ -97,6 +107,10 @@ class OutcomeFeeds:
         finally:
             feed.followers -= 1
             if not feed.followers:
-                del self._feeds[queue]
+                if self._feeds.get(queue) == (
+                    feed,
+                    reading,
+                ):  # none took the place of one that ended
+                    del self._feeds[queue]
                 reading.cancel()
                 await asyncio.wait({reading}, timeout=GOODBYE_SECONDS)

@@ -22,7 +22,7 @@ from postroad.console import outcomes as feeds
 from postroad.console.api import streams
 from postroad.console.rights import ConsoleUser
 from postroad.domain.delivery.attempts import Attempted
-from postroad.domain.delivery.shown import MAX_LINES
+from postroad.domain.delivery.shown import MAX_LINES, SeenOutcomes
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import ViewUnavailable
 from postroad.ports.delivery import SharedState, Topic
@@ -314,3 +314,28 @@ async def test_entries_that_cannot_be_read_are_passed_over(followed: Followed) -
         worker.note(an_attempt(), {"b@example.net": REFUSED})
         await until(lambda: followed.feed_place() == (1, 0))
     assert len(await ended(followed, following)) == 1
+
+
+async def test_streams_end_where_outcomes_cannot_be_read_and_begin_again(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, is_broken = SeenOutcomes.take, False
+
+    def maybe(seen: SeenOutcomes, published: Mapping[str, str]) -> Any:
+        if is_broken:
+            raise ValueError("an error of no server")
+        return take(seen, published)
+
+    monkeypatch.setattr(SeenOutcomes, "take", maybe)
+    following = await followed.follow()
+    is_broken = True
+    async with asyncio.timeout(10):
+        await following
+    assert followed.console.console.outcomes._feeds == {}
+
+    is_broken = False
+    following = await followed.follow()
+    assert not following.done()
+    followed.rights.gone.add("mailqueues/mails")
+    async with asyncio.timeout(10):
+        await following

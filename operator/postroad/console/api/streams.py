@@ -121,12 +121,14 @@ async def progress_events(running: Running) -> AsyncGenerator[str, None]:
 
 
 async def outcome_events(at: QueueAccess) -> AsyncGenerator[str, None]:
-    """Yield the outcomes of a queue from now on, as they happen."""
+    """Yield the outcomes of a queue from now on, as they happen, for as long as they are read."""
     async with at.console.outcomes.follow(at.on) as feed:
         place = feed.place
         yield ALIVE
         while True:
-            while not await _changes(feed.changed, lambda: feed.place, place):
+            while not await _changes(
+                feed.changed, lambda: (feed.place, feed.has_ended), (place, False)
+            ):
                 yield ALIVE
             lines, missed = feed.since(place)
             place = feed.place
@@ -134,6 +136,8 @@ async def outcome_events(at: QueueAccess) -> AsyncGenerator[str, None]:
                 yield _event("missed", json.dumps({"number": missed}))
             for each in lines:
                 yield _event("outcome", json.dumps(each))
+            if feed.has_ended:
+                return
 
 
 def _event(kind: str, data: str) -> str:
