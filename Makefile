@@ -31,7 +31,7 @@ lock: setup ## resolve the dependencies anew
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra intake --extra console --extra pipeline --extra tracing --extra dev -o locks/dev.txt pyproject.toml
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra intake --extra console --extra tracing -c locks/dev.txt -o locks/run.txt pyproject.toml
 	printf 'matplotlib>=3.10\npandas>=2.2,<3\npyarrow>=18\npyspark>=3.5.9,<3.6\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/pipeline.txt -
-	printf 'mkdocs-click>=0.9\nmkdocs-material>=9.6\nmkdocstrings[python]>=0.30\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/docs.txt -
+	printf 'mike>=2.1\nmkdocs-click>=0.9\nmkdocs-material>=9.6\nmkdocstrings[python]>=0.30\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/docs.txt -
 	printf 'hatchling\nsetuptools\nwheel\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -
 	printf 'dramatiq[redis]\nhuey\nprocrastinate\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/peers.txt -
 
@@ -47,8 +47,13 @@ api-reference: setup ## write docs/operator/api-reference.md from the CRDs, open
 	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r locks/docs.txt
 	@touch $@
 
-docs: setup .venv/docs-ready ## the documents as a site in build/site, without a warning or not at all
+docs: setup .venv/docs-ready ## the documents as a site in build/site, without a warning or not at all; with VERSION=1.2 also a commit of the branch gh-pages
+ifdef VERSION
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/.venv/bin:$$PATH" mike deploy --update-aliases "$$VERSION" latest
+	.venv/bin/mike set-default latest
+else
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q
+endif
 
 check: setup ## format, lint, types, import contracts, dead code
 	@test ! -e operator/__init__.py || { echo "operator/__init__.py would shadow the standard library's operator: remove it"; exit 1; }
