@@ -114,14 +114,12 @@ class Migration:
 
     async def copy(self, *, with_hidden: bool) -> None:
         """Enqueue what waits, and change nothing at James. Errors as `move`."""
-        started, remaining = datetime.now(UTC), 0
-        async for _, rows in self._waiting():
-            remaining += len(rows)
+        started = datetime.now(UTC)
+        self._remaining = sum([len(rows) async for _, rows in self._waiting()])
         async for place, rows in self._waiting():
             reason = None if with_hidden else self._hides(place)
             await self._take_rows(rows, started, reason, marking=False)
-            remaining -= len(rows)
-            self._progress(self.tally, max(remaining, 0))
+            self._report(len(rows))
 
     async def move(self, *, with_hidden: bool) -> None:
         """Move what waits. Raises: QueueInUse, where hidden rows are wanted while James consumes:
@@ -164,8 +162,11 @@ class Migration:
             ended = await asyncio.gather(*map(self._move_message, messages))
             await lane.ack(_where(messages, ended, True))
             kept += _where(messages, ended, False)
-            self._remaining -= len(messages)
-            self._progress(self.tally, max(self._remaining, 0))
+            self._report(len(messages))
+
+    def _report(self, done: int) -> None:
+        self._remaining = max(self._remaining - done, 0)
+        self._progress(self.tally, self._remaining)
 
     async def _take(self, lane: Transfers) -> bool:
         """Take messages from his work queue; return whether there were any."""
@@ -242,7 +243,7 @@ class Migration:
                     *(self._tables.is_marked(row["enqueueid"]) for row in page)
                 )
                 if rows := _where(page, marked, False):
-                    yield place, sorted(rows, key=_enqueued)
+                    yield place, rows
 
     def _hides(self, place: Partition) -> str | None:
         return hidden_by(place, self._browse_start, self._configuration)
@@ -260,8 +261,3 @@ class Migration:
 
 def _where(items: Iterable[Any], ended: Iterable[bool], wanted: bool) -> list[Any]:
     return [item for item, is_ended in zip(items, ended, strict=True) if is_ended is wanted]
-
-
-def _enqueued(row: Row) -> datetime:
-    moment: datetime = row["enqueuedtime"] or datetime.min  # noqa: DTZ901
-    return moment

@@ -1,6 +1,6 @@
 """James' paths answer as a real James did, whose conversation is recorded; the differences stand in
-docs/james.md. His actions on RabbitMQ are in no published jar: their answers are held to his source
-alone."""
+docs/james-reference.md. His actions on RabbitMQ are in no published jar: their answers are held to
+his source alone."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_the_recorded_conversation_is_answered_alike(console: RunningConso
         assert row["asked"] == asdict(asked)
         found[difference(row["answered"], json.loads(json.dumps(asdict(answer))))] += 1
 
-    page = (ROOT / "docs/james.md").read_text()
+    page = (ROOT / "docs/james-reference.md").read_text()
     assert f"{found.pop(None)} of {len(rows)} answers" in page
     assert set(found) == {TEXTS, DUE}
     for reason, number in found.items():

@@ -198,10 +198,9 @@ async def begin_action(request: Request, at: ChangeQueue) -> Response:
 
 
 def _wrong(action: str | None) -> str:
-    if action is None:
-        return f"'action' query parameter is compulsory. {ACTIONS}"
-    if not action.strip():
-        return f"'action' query parameter cannot be empty or blank. {ACTIONS}"
+    if action is None or not action.strip():
+        wrong = "is compulsory" if action is None else "cannot be empty or blank"
+        return f"'action' query parameter {wrong}. {ACTIONS}"
     return f"Invalid value supplied for query parameter 'action': {action}. {ACTIONS}"
 
 
