@@ -68,7 +68,10 @@ class Postfix(DebianPeer):
 
     name = "Postfix"
     package, minimum = "postfix", "3.7"
-    beside = ("swaks", "libnet-ssleay-perl")
+    beside = (
+        *("libsasl2-modules", "swaks", "libnet-ssleay-perl"),
+        *("msmtp", "mutt", "bsd-mailx"),
+    )
 
     def __init__(self, base: Path, road: Road, settings: str = "") -> None:
         super().__init__(base, road)
