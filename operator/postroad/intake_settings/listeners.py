@@ -15,7 +15,7 @@ from postroad.delivery_settings.patterns import (
     domain_name,
 )
 from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
-from postroad.domain.values.networks import NO_ADDRESS, Networks, is_loopback
+from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks, is_loopback
 
 NetworkTexts = Annotated[tuple[NetworkText, ...], Field(min_length=1, max_length=1000)]
 
@@ -207,10 +207,11 @@ class Listener(IntakeSection):
         return None if self.tls is None else self.tls.clients
 
     @property
-    def relays_for(self) -> Networks | None:
-        """The networks of a relay's clients; None: loopback."""
+    def relays_for(self) -> Networks:
+        """The networks whose clients may send to any recipient."""
         if self.from_ is None:
-            return None if self.clients is None else NO_ADDRESS
+            is_local = self.role is ListenerRole.RELAY and self.clients is None
+            return LOOPBACK if is_local else NO_ADDRESS
         return Networks.of(self.from_)
 
     @property

@@ -178,8 +178,7 @@ def log_rules(queue: IntakeQueue, networks: Networks) -> None:
 def relays_of(document: IntakeDocument) -> list[Networks]:
     """Return the networks of each listener of role relay."""
     listeners = document.settings.listeners
-    relays = [each.relays_for for each in listeners if each.role is ListenerRole.RELAY]
-    return [LOOPBACK if each is None else each for each in relays]
+    return [each.relays_for for each in listeners if each.role is ListenerRole.RELAY]
 
 
 def log_relays(queue: IntakeQueue, document: IntakeDocument) -> None:
@@ -341,19 +340,15 @@ def log_listening(
 
 def certificate_of(section: Intake) -> ServerCertificate | None:
     """Return the certificate that the settings name. Raises: InvalidSettings."""
-    if section.tls_certificate is None and section.tls_port is not None:
-        raise InvalidSettings(
-            "POSTROAD_INTAKE_TLS_PORT is set without a certificate",
-            hint="name its PEM file with POSTROAD_INTAKE_TLS_CERTIFICATE",
-        )
-    if section.tls_certificate is None and section.tls_key is not None:
-        raise InvalidSettings(
-            "POSTROAD_INTAKE_TLS_KEY is set without a certificate",
-            hint="name its PEM file with POSTROAD_INTAKE_TLS_CERTIFICATE",
-        )
-    if section.tls_certificate is None:
-        return None
-    return ServerCertificate(section.tls_certificate, section.tls_key)
+    if section.tls_certificate is not None:
+        return ServerCertificate(section.tls_certificate, section.tls_key)
+    for name, value in (("PORT", section.tls_port), ("KEY", section.tls_key)):
+        if value is not None:
+            raise InvalidSettings(
+                f"POSTROAD_INTAKE_TLS_{name} is set without a certificate",
+                hint="name its PEM file with POSTROAD_INTAKE_TLS_CERTIFICATE",
+            )
+    return None
 
 
 GRACE = timedelta(seconds=5)

@@ -15,7 +15,7 @@ from postroad.bootstrap.followed_file import FollowedFile, read_return_paths
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.mail.return_paths import ReturnPaths
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks
+from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.intake.call_ahead import CallAhead, server_that_knows
 from postroad.intake.clients import CertifiedClients, ClientLimits, Clients, Rules
@@ -149,9 +149,8 @@ def _certificate(tls: ListenerTls, folder: Path) -> ServerCertificate:
 
 
 def _certified(listener: Listener) -> CertifiedClients | None:
-    clients = listener.clients
-    is_of_users = listener.role.logs_in
-    return None if clients is None or is_of_users else CertifiedClients(frozenset(clients.names))
+    clients = None if listener.role.logs_in else listener.clients
+    return None if clients is None else CertifiedClients(frozenset(clients.names))
 
 
 def _paths(certificate: ListenerCertificate, folder: Path) -> tuple[Path, Path | None]:
@@ -288,11 +287,7 @@ class FileListeners:
         certificate = document.certificates.get(listener.name)
         rules, is_mx = self._base.rules, listener.role is ListenerRole.MX
         own = Rules(
-            NO_ADDRESS
-            if listener.role is not ListenerRole.RELAY
-            else LOOPBACK
-            if listener.relays_for is None
-            else listener.relays_for,
+            listener.relays_for,
             rules.early_input_from,
             rules.normalise_from,
             must_log_in=logs_in,
@@ -309,9 +304,7 @@ class FileListeners:
             authenticator=self._authenticator if logs_in else None,
             permissions=permissions if logs_in else None,
             proxies=listener.proxies,
-            xclient_from=Networks.of(listener.xclient_from)
-            if listener.xclient_from
-            else NO_ADDRESS,
+            xclient_from=Networks.of(listener.xclient_from),
             certified=_certified(listener),
             filters=self._filters.chain(document.filters, listener.name),
             returned=returned if is_mx else None,

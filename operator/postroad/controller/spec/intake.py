@@ -85,5 +85,4 @@ class Intake(IntakeSettings):
     @property
     def open_relays(self) -> list[str]:
         """The listeners by which every client of the Internet may send."""
-        relays = [(each.name, each.relays_for) for each in self.listeners]
-        return [name for name, networks in relays if networks and networks.hold_the_internet]
+        return [each.name for each in self.listeners if each.relays_for.hold_the_internet]
