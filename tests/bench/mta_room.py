@@ -28,6 +28,7 @@ from pathlib import Path
 
 from bench import (
     mta_hostile,
+    mta_instructions,
     mta_lanes,
     mta_peers,
     mta_recovery,
@@ -195,6 +196,7 @@ CASES: dict[str, Callable[[Path], Awaitable[list[Result]]]] = {
     "recovery": mta_recovery.measure,
     "suppressed": mta_suppression.measure,
     "ways": mta_ways_in.measure,
+    "instructions": mta_instructions.measure,
 }
 """`beside`, `waiting`, `recovery` and `ways` compare with Postfix, `peers` with five servers."""
-CASES_BY_DEFAULT = tuple(name for name in CASES if name != "peers")
+CASES_BY_DEFAULT = tuple(name for name in CASES if name not in ("peers", "instructions"))

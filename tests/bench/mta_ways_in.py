@@ -1,4 +1,5 @@
-"""The ways in: logins under TLS, a milter, HTTP; beside Postfix with Dovecot and the same milter.
+"""The ways in: logins under TLS, a milter, HTTP; beside Postfix with Dovecot and the same milter,
+and beside Haraka, which has logins of its own and no milters.
 
 One client of ours drives all servers in alternation: each session takes one mail of 10 kB, behind
 STARTTLS where it logs in. Dovecot compares plain passwords, `postroad mta` those
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import ssl
 import time
 from collections import defaultdict
@@ -25,6 +27,7 @@ import yaml
 
 from bench.results import Result, compared
 from peers.dovecot import Dovecot
+from peers.haraka import Haraka
 from peers.postfix import UNTHROTTLED, Postfix, SmtpSink
 from peers.server import Road
 from support.certificates import Certificates
@@ -38,7 +41,7 @@ SESSIONS, MAILS, ROUNDS, BATCH = 16, 600, 3, 50
 USER, PASSWORD = "carol", "x"  # as Dovecot has it
 CONTENT = b"From: a@source.example\r\nSubject: bench\r\n\r\n" + b"x" * 78 + b"\r\n"
 CONTENT += (b"y" * 78 + b"\r\n") * ((10_000 - len(CONTENT)) // 80)
-PEER = "postfix (Debian)"
+PEER, HARAKA = "postfix (Debian)", "haraka"
 
 LOGINS = """\
 smtpd_sasl_auth_enable = yes
@@ -87,9 +90,10 @@ async def measure(base: Path) -> list[Result]:
         tls = certificates.client_context()
         theirs = await _theirs(stack, base, Road(sink.port, certificates), milter.address, tls)
         ours = await _ours(stack, base, sink.port, milter.address, tls)
+        haraka = await _haraka(stack, base, Road(sink.port, certificates), tls)
         candidates = {
             (owner, way): Candidate(send, processes, sink)
-            for owner, ways in ((PEER, theirs), ("ours", ours))
+            for owner, ways in ((PEER, theirs), (HARAKA, haraka), ("ours", ours))
             for way, (send, processes) in ways.items()
         }
         found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
@@ -99,6 +103,8 @@ async def measure(base: Path) -> list[Result]:
     return [
         *_compared(found, "SMTP", ("ours", "SMTP"), (PEER, "SMTP")),
         *_compared(found, "AUTH PLAIN, TLS", ("ours", "login"), (PEER, "login")),
+        *_compared(found, "SMTP", ("ours", "SMTP"), (HARAKA, "SMTP")),
+        *_compared(found, "AUTH PLAIN, TLS", ("ours", "login"), (HARAKA, "login")),
         *_compared(found, "one milter", ("ours", "milter"), (PEER, "milter")),
         *_compared(found, "HTTP", ("ours", "http"), ("ours", "SMTP")),
         *_compared(found, f"HTTP, batches of {BATCH}", ("ours", "batches"), ("ours", "SMTP")),
@@ -135,12 +141,24 @@ async def _theirs(
         await servers[way].start()
     plain, login = servers["SMTP"], servers["login"]
     return {
-        "SMTP": (partial(_by_smtp, plain.port), plain.process_ids),
+        "SMTP": (partial(by_smtp, plain.port), plain.process_ids),
         "login": (
-            partial(_by_smtp, login.port, tls=tls),
+            partial(by_smtp, login.port, tls=tls),
             lambda: [*login.process_ids(), *dovecot.process_ids()],
         ),
-        "milter": (partial(_by_smtp, servers["milter"].port), servers["milter"].process_ids),
+        "milter": (partial(by_smtp, servers["milter"].port), servers["milter"].process_ids),
+    }
+
+
+async def _haraka(stack: AsyncExitStack, base: Path, road: Road, tls: ssl.SSLContext) -> Ways:
+    """Start one with a process for each core: it offers STARTTLS and logins to all."""
+    peer = Haraka(base / "haraka", road)
+    peer.nodes, peer.logins = os.cpu_count() or 1, {USER: PASSWORD}
+    stack.push_async_callback(peer.stop)
+    await peer.start()
+    return {
+        "SMTP": (partial(by_smtp, peer.port), peer.process_ids),
+        "login": (partial(by_smtp, peer.port, tls=tls), peer.process_ids),
     }
 
 
@@ -166,9 +184,9 @@ async def _ours(
     )
     processes = partial(family, plain.pid)
     return {
-        "SMTP": (partial(_by_smtp, ports["relay"]), processes),
-        "login": (partial(_by_smtp, ports["submission"], tls=tls), processes),
-        "milter": (partial(_by_smtp, filtered_port), partial(family, filtered.pid)),
+        "SMTP": (partial(by_smtp, ports["relay"]), processes),
+        "login": (partial(by_smtp, ports["submission"], tls=tls), processes),
+        "milter": (partial(by_smtp, filtered_port), partial(family, filtered.pid)),
         "http": (partial(_by_http, ports["http"], 1), processes),
         "batches": (partial(_by_http, ports["http"], BATCH), processes),
     }
@@ -204,8 +222,9 @@ class _Dovecot(Dovecot):
             file.write(AUTH_SERVICE.format(port=self._auth_port))
 
 
-async def _by_smtp(port: int, *, tls: ssl.SSLContext | None = None) -> None:
-    left = iter(range(MAILS))
+async def by_smtp(port: int, *, tls: ssl.SSLContext | None = None, mails: int = MAILS) -> None:
+    """Send mails, each in a session of its own; under TLS it begins by a login."""
+    left = iter(range(mails))
     login = base64.b64encode(f"\0{USER}\0{PASSWORD}".encode())
     commands = (
         (b"EHLO client.example", b"250"),
@@ -274,7 +293,7 @@ def _compared(
     mine: tuple[str, str],
     other: tuple[str, str],
 ) -> list[Result]:
-    peer = PEER if other[0] == PEER else "postroad, SMTP"
+    peer = "postroad, SMTP" if other[0] == mine[0] else other[0]
     ours, theirs = (list(zip(*found[each], strict=True)) for each in (mine, other))
     case = f"{case}, 10 kB, {SESSIONS} sessions"
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from peers.server import Peer
@@ -46,6 +46,8 @@ class Haraka(Peer):
 
     name = "Haraka"
     nodes = 1
+    logins: Mapping[str, str] = {}
+    """Passwords by user; where there are some, it offers AUTH PLAIN."""
 
     def entries(self) -> Sequence[Entry]:
         return (_program(),)
@@ -68,6 +70,11 @@ class Haraka(Peer):
             plugins.insert(0, "tls")
             _write_parameters(config / "dhparams.pem")
             (config / "tls.ini").write_text(f"key={self.key}\ncert={self.chain}\n")
+        if self.logins:
+            plugins.insert(-1, "auth/flat_file")
+            users = "".join(f"{user}={password}\n" for user, password in self.logins.items())
+            text = f"[core]\nmethods=PLAIN\nconstrain_sender=false\n[users]\n{users}"
+            (config / "auth_flat_file.ini").write_text(text)
         (config / "plugins").write_text("\n".join(plugins) + "\n")
         (self.base / "plugins/onward.js").write_text(ONWARD.format(road=self.road))
 
