@@ -133,7 +133,8 @@ class Migration:
             )
         with as_in("rabbitmq.properties"):
             await self._transfers[0].declare(self._taken)
-        kept = await asyncio.gather(*map(self._move_messages, self._transfers))
+        lanes = results(each_of(self._transfers), self._move_messages, LANES)
+        kept = [each async for each in lanes]
         is_consumed = await self._consumers() > 0
         async for place, rows in self._waiting():
             reason = self._hides(place)
@@ -144,21 +145,21 @@ class Migration:
             reason = None if with_hidden else reason or GHOST
             await self._take_rows(others, started, reason, marking=True)
         await self._forget_marked()
-        for lane, messages in zip(self._transfers, kept, strict=True):
+        for lane, messages in kept:
             await lane.move(messages, self._work)  # a later James may read what this process cannot
 
     async def _consumers(self) -> int:
         found = await self._transfers[0].declare(self._work, passive=True)
         return found.consumers if found else 0
 
-    async def _move_messages(self, lane: Transfers) -> list[HeldMessage]:
-        """Move mails that have a message until none is left; return the messages of those that
-        stay. Several lanes share the queues as several runs do."""
+    async def _move_messages(self, lane: Transfers) -> tuple[Transfers, list[HeldMessage]]:
+        """Move mails that have a message until none is left; return the lane with the messages of
+        those that stay. Lanes share the queues as several runs do."""
         kept: list[HeldMessage] = []
         while True:
             messages = await lane.get(self._taken, TOGETHER)
             if not messages and not await self._take(lane):
-                return kept
+                return lane, kept
             ended = await asyncio.gather(*map(self._move_message, messages))
             await lane.ack(_where(messages, ended, True))
             kept += _where(messages, ended, False)
