@@ -36,7 +36,7 @@ _FIELDS = _COMMON | {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class QueuedMail:
     """A mail in his queue, without its content. Its repr shows no address."""
 
@@ -58,9 +58,6 @@ class QueuedMail:
     enqueued: datetime | None = None
     host: str | None = None
     address: str | None = None
-
-    def __repr__(self) -> str:
-        return f"<QueuedMail {self.enqueue_id}>"
 
     def mail(self, content: bytes) -> Mail:
         """Return the mail to enqueue. Raises: InvalidMail; InvalidInput for DSN attributes that are

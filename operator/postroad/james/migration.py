@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from postroad.adapters.cassandra.session import Row
@@ -80,7 +79,7 @@ class SliceTotals:
 
 class Migration:
     """One run over one queue. `queue` None: only `survey` is called. `transfers`: one for each
-    lane; without, his broker is left alone. `progress` is called after each batch of mails."""
+    lane; without, his broker is left alone. `progress` is called as mails move."""
 
     def __init__(
         self,
@@ -155,15 +154,25 @@ class Migration:
     async def _move_messages(self, lane: Transfers) -> tuple[Transfers, list[HeldMessage]]:
         """Move mails that have a message until none is left; return the lane with the messages of
         those that stay. Lanes share the queues as several runs do."""
-        kept: list[HeldMessage] = []
+        kept, ended = list[HeldMessage](), list[HeldMessage]()
+        moving = results(self._messages(lane), self._move_message, TOGETHER)
+        async for message, has_ended in moving:
+            (ended if has_ended else kept).append(message)
+            if len(ended) == TOGETHER:
+                await lane.ack(ended)
+                ended.clear()
+            self._report(1)
+        await lane.ack(ended)
+        return lane, kept
+
+    async def _messages(self, lane: Transfers) -> AsyncIterator[HeldMessage]:
+        """Yield messages that were taken, and take more, until there are none."""
         while True:
-            messages = await lane.get(self._taken, TOGETHER)
-            if not messages and not await self._take(lane):
-                return lane, kept
-            ended = await asyncio.gather(*map(self._move_message, messages))
-            await lane.ack(_where(messages, ended, True))
-            kept += _where(messages, ended, False)
-            self._report(len(messages))
+            found = await lane.get(self._taken, TOGETHER)
+            if not found and not await self._take(lane):
+                return
+            for each in found:
+                yield each
 
     def _report(self, done: int) -> None:
         self._remaining = max(self._remaining - done, 0)
@@ -178,18 +187,18 @@ class Migration:
         await lane.move(found, self._taken)
         return bool(found)
 
-    async def _move_message(self, message: HeldMessage) -> bool:
+    async def _move_message(self, message: HeldMessage) -> tuple[HeldMessage, bool]:
         """Return whether the mail of a message has ended at James, here or before."""
         try:
             queued = of_message(message.body)
         except InvalidInput as error:
             key = id_in(message.body) or f"message {len(self.tally.failed) + 1}"
             self.tally.failed[key] = error.explain()
-            return False
+            return message, False
         if await self._tables.is_marked(queued.enqueue_id):
             self.tally.dropped += 1
-            return True
-        return await self._move(str(queued.enqueue_id), lambda: queued, marking=True)
+            return message, True
+        return message, await self._move(str(queued.enqueue_id), lambda: queued, marking=True)
 
     async def _take_rows(
         self, rows: Iterable[Row], started: datetime, reason: str | None, *, marking: bool
@@ -240,10 +249,12 @@ class Migration:
         self._configuration = events[-1] if events else None
         for place in await self._tables.places():
             async for page in self._tables.rows(place):
-                marked = await asyncio.gather(
+                marks = await asyncio.gather(
                     *(self._tables.is_marked(row["enqueueid"]) for row in page)
                 )
-                if rows := _where(page, marked, False):
+                if rows := [
+                    row for row, is_marked in zip(page, marks, strict=True) if not is_marked
+                ]:
                     yield place, rows
 
     def _hides(self, place: Partition) -> str | None:
@@ -258,7 +269,3 @@ class Migration:
         except OF_THE_MAIL as error:
             self.tally.failed[str(row["enqueueid"])] = error.explain()
             return None
-
-
-def _where(items: Iterable[Any], ended: Iterable[bool], wanted: bool) -> list[Any]:
-    return [item for item, is_ended in zip(items, ended, strict=True) if is_ended is wanted]
