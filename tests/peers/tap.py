@@ -1,4 +1,5 @@
-"""A connection between two servers that records the commands and replies, until TLS hides them."""
+"""A connection between two servers that records the commands and replies, until STARTTLS hides
+them; implicit TLS it ends, and begins anew."""
 
 from __future__ import annotations
 
@@ -6,15 +7,18 @@ import asyncio
 import re
 from contextlib import suppress
 
+from support.certificates import Certificates
+
 MAX_NOTE = 4096
 """The octets of one read that are kept; content is dropped."""
 
 
 class Tap:
-    """`async with Tap(port) as tap: … tap.port`; `target` can be changed at any time."""
+    """`async with Tap(port) as tap: … tap.port`; `target` can be changed at any time. `implicit`:
+    the certificates of both, where connections begin with TLS."""
 
-    def __init__(self, target: int) -> None:
-        self.target = target
+    def __init__(self, target: int, implicit: Certificates | None = None) -> None:
+        self.target, self._implicit = target, implicit
         self.port = 0
         self.connections = 0
         self.said: list[bytes] = []
@@ -24,7 +28,8 @@ class Tap:
         self._lines: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Tap:
-        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        tls = None if self._implicit is None else self._implicit.server_context()
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0, ssl=tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -56,7 +61,8 @@ class Tap:
         self.connections += 1
         beyond: asyncio.StreamWriter | None = None
         try:
-            source, beyond = await asyncio.open_connection("127.0.0.1", self.target)
+            tls = None if self._implicit is None else self._implicit.client_context()
+            source, beyond = await asyncio.open_connection("localhost", self.target, ssl=tls)
             await asyncio.gather(
                 _carry(reader, beyond, self.said), _carry(source, writer, self.answered)
             )
@@ -78,4 +84,5 @@ async def _carry(
                 notes.append(octets)
             writer.write(octets)
             await writer.drain()
-        writer.write_eof()
+        if writer.can_write_eof():
+            writer.write_eof()
