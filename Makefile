@@ -79,7 +79,7 @@ test: setup ## every test, on real servers (TESTS=path to choose)
 test-cluster: setup ## tests on a cluster of their own: faults, nodes that come and go (minutes)
 	POSTROAD_TEST_CLUSTER="$${POSTROAD_TEST_CLUSTER-own}" POSTROAD_REQUIRE=cluster $(PY) -m pytest $(or $(TESTS),tests/integration/cluster)
 
-test-peers: setup ## mail through Postfix, Exim, OpenSMTPD, Dovecot, Haraka, maddy, James and swaks, in and out
+test-peers: setup ## mail through Postfix, Exim, OpenSMTPD, Dovecot, Haraka, maddy, James, milters and clients, in and out
 	POSTROAD_TEST_PEERS=yes $(PY) -m pytest $(or $(TESTS),tests/peers)
 
 test-gitops: setup ## Flux, Argo CD, and two releases of the chart on the local stack (built by Go: a quarter of an hour, once)
@@ -129,7 +129,7 @@ SEEDS ?= 1
 SECONDS ?= $(if $(filter memory,$(BACKEND)),3600,300)
 MINUTES ?= 0
 chaos: setup ## look for lost, returned and repeated mail under drawn faults (BACKEND= SEED= SEEDS= SECONDS= FAULTS= SHRINK= BITE=)
-	$(if $(filter single,$(BACKEND)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)
+	$(if $(filter single intake,$(BACKEND)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)
 	eval "$$(cd tests && $(PYTHON) -m stack env)"; \
 	$(PY) -m chaos $(if $(BITE),bite $(filter-out all,$(BITE)),run --backend $(BACKEND) --seed $(SEED) --seeds $(SEEDS) --seconds $(SECONDS) --minutes $(MINUTES) --faults '$(FAULTS)' $(if $(MAILS),--mails $(MAILS)) $(if $(SHRINK),--shrink $(SHRINK)))
 

@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -17,19 +17,23 @@ from chaos import history, memory, nemesis, real, report, shrink
 from chaos.bites import BITES, undone
 from chaos.checker import Kind, Violation, check
 from chaos.history import Event
+from chaos.intakes import IntakeTown
 from chaos.nemesis import Fault
 from chaos.pace import PRODUCTION, QUICK
 from chaos.report import Summary
 from stack.errors import StackError
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "chaos"
-BITE_SECONDS = 3600.0
+BITE_SECONDS, REAL_BITE_SECONDS = 3600.0, 60.0
 BITE_SEEDS = 20
 BITE_MINUTES = 10
 """The checker has to find a bite in at most so many runs, the last of which begins within so many
 minutes. It most often finds it in the first."""
 
-SHRINK = {"memory": 30, "single": 0, "cluster": 0}
+OVER_ONE: Mapping[str, type[real.Town]] = {"single": real.Town, "intake": IntakeTown}
+"""The back ends over one server of each kind."""
+
+SHRINK = {"memory": 30, "single": 0, "intake": 0, "cluster": 0}
 """In how many runs a failure is made smaller, where `--shrink` does not say. Over real servers a
 run takes minutes, and the next one times the same faults differently."""
 
@@ -76,11 +80,11 @@ def draw(backend: str, seed: int, seconds: float, kinds: Collection[str] = ()) -
     return nemesis.draw(seed, seconds, chosen, PRODUCTION if is_memory else QUICK)
 
 
-def town(backend: str, seed: int, mails: float = QUICK.mails) -> real.Town:
-    """Return the processes of a run over real servers."""
+def town(backend: str, seed: int, mails: float = QUICK.mails, undo: str | None = None) -> real.Town:
+    """Return the processes of a run over real servers. `undo`: a precaution that they lack."""
     directory = BUILD / f"{backend}-{seed}"
-    if backend == "single":
-        return real.Town(directory, seed, mails)
+    if backend in OVER_ONE:
+        return OVER_ONE[backend](directory, seed, mails, undo)
     from chaos.cluster import ClusterTown  # imported only here, because its stack needs root
 
     return ClusterTown(directory, seed, mails)
@@ -139,7 +143,8 @@ def _explain(
 def bite(options: argparse.Namespace) -> int:
     """Return how many bites were not found."""
     missed = 0
-    for name in options.names or sorted(BITES):
+    in_memory = (name for name, each in BITES.items() if each.backend == "memory")
+    for name in options.names or sorted(in_memory):
         begun = time.monotonic()
         with undone(name):
             found = _find(name, options.seed, begun + BITE_MINUTES * 60)
@@ -151,16 +156,22 @@ def bite(options: argparse.Namespace) -> int:
 
 def _find(name: str, first: int, until: float) -> str | None:
     """Run seed after seed until a run shows the violation of the bite."""
-    runs, finds = 0, BITES[name].finds
+    runs, finds, backend = 0, BITES[name].finds, BITES[name].backend
+    seconds = BITE_SECONDS if backend == "memory" else REAL_BITE_SECONDS
     for seed in itertools.count(first):
-        schedule = draw("memory", seed, BITE_SECONDS)
+        schedule = draw(backend, seed, seconds)
         if not BITES[name].needs(schedule):
             continue
         if runs == BITE_SEEDS or time.monotonic() > until:
             return None
         runs += 1
-        pace = PRODUCTION if finds is Kind.LEFT else HASTY
-        for each in check(memory.run(seed, schedule, BITE_SECONDS, pace)):
+        if backend == "memory":
+            pace = PRODUCTION if finds is Kind.LEFT else HASTY
+            events = memory.run(seed, schedule, seconds, pace)
+        else:
+            bitten = town(backend, seed, undo=name)
+            events = asyncio.run(bitten.run(schedule, seconds))
+        for each in check(events):
             if each.kind is finds:
                 return f"seed {seed}, run {runs}: {each}"
     return None
@@ -188,7 +199,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos")
     commands = parser.add_subparsers(required=True)
     running = commands.add_parser("run", help="let processes work under faults, and check")
-    running.add_argument("--backend", choices=("memory", "single", "cluster"), default="memory")
+    running.add_argument("--backend", choices=tuple(SHRINK), default="memory")
     running.add_argument("--seed", type=int, default=1)
     running.add_argument(
         "--seeds", type=int, default=1, help="how many runs, one seed after another"

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from chaos.checker import Kind
 from chaos.nemesis import Fault, birth_offset
@@ -26,9 +26,15 @@ from postroad.distributed.engine.limits_cache import LimitsCache
 from postroad.distributed.enqueue import enqueue
 from postroad.distributed.entries import replacement
 from postroad.distributed.maintenance import audit
+from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.dispatch import Redeliver, ReferenceArrival, Verdict, decide
 from postroad.domain.queues.entries import Entry, EntryKey, Mark, place, slice_of
 from postroad.domain.queues.references import Reference
+from postroad.intake.filters import chain
+from postroad.intake.filters.decisions import FilterDecision, FilteredMail, FilterFailed
+from postroad.intake.outbox.forwarder import Forwarder
+from postroad.intake.outbox.outbox import Outbox
+from postroad.ports.mail_queue import Item
 
 Change = tuple[Any, str, Any]
 """Owner, name, replacement."""
@@ -45,6 +51,8 @@ class Bite:
     needs: Callable[[Sequence[Fault]], bool] = bool
     """Whether a drawn schedule has a fault without which the bite shows nothing. Schedules without
     one are not run."""
+    backend: str = "memory"
+    """The back end of its runs."""
 
 
 async def _granted(self: Any, *arguments: Any) -> bool:
@@ -145,6 +153,28 @@ def _has_pauses(schedule: Sequence[Fault]) -> bool:
     return any(each.kind == "vm pause" and each.lasts > LONG for each in schedule)
 
 
+_send, _attempt, _decided = Outbox.send, Forwarder._attempt, chain._decided
+
+
+async def _send_by_any_key(
+    self: Outbox, mail: Mail, delay: timedelta, key: str, accepted_at: datetime | None
+) -> UUID:
+    return await _send(self, mail, delay, str(uuid4()), accepted_at)
+
+
+async def _attempt_once(self: Forwarder, item: Item) -> bool:
+    await _attempt(self, item)
+    await item.done()
+    return True
+
+
+async def _decided_or_accepted(filter_: chain.Filter, mail: FilteredMail) -> FilterDecision:
+    try:
+        return await _decided(filter_, mail)
+    except FilterFailed:
+        return FilterDecision()
+
+
 BITES: Mapping[str, Bite] = {
     "claims": Bite(
         "every claim is granted",
@@ -207,6 +237,24 @@ BITES: Mapping[str, Bite] = {
         "a consumer does not obey the mark of a removal",
         Kind.RESURRECTED,
         lambda: [(dispatch, "decide", _decide_without_removals)],
+    ),
+    "outbox-keys": Bite(
+        "an outbox hands on a mail under another key at each attempt",
+        Kind.DUPLICATE,
+        lambda: [(Outbox, "send", _send_by_any_key)],
+        backend="intake",
+    ),
+    "outbox": Bite(
+        "an outbox forgets a mail after one attempt",
+        Kind.LOST,
+        lambda: [(Forwarder, "_attempt", _attempt_once)],
+        backend="intake",
+    ),
+    "filters": Bite(
+        "mail goes on without a filter that fails",
+        Kind.ALTERED,
+        lambda: [(chain, "_decided", _decided_or_accepted)],
+        backend="intake",
     ),
 }
 

@@ -131,7 +131,8 @@ def _resurrected(ledger: ItemProgress) -> Iterator[Violation]:
 def _was_waiting(ledger: ItemProgress, mail: Call, call: Call) -> bool:
     """Whether a wide removal certainly met a mail, unless the mail had ended before."""
     name = mail.data["mail"]
-    if not mail.succeeded or mail.ended >= call.began or ledger.dead_letters[name]:
+    came = ledger.queued.get(name, inf) if mail.data.get("by_smtp") else mail.ended
+    if not mail.succeeded or came >= call.began or ledger.dead_letters[name]:
         return False
     return not any(each.data["mail"] == name for each in ledger.calls["reject"])
 

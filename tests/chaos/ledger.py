@@ -96,6 +96,8 @@ class ItemProgress:
     suspended: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
     redelivered: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By entry."""
+    queued: dict[str, float] = field(default_factory=dict)
+    """The instant at which a mail that came by SMTP was in the queue."""
     unwithdrawn: set[str] = field(default_factory=set)
     """Ids of mails whose failed enqueue was counted as not withdrawn."""
     closing: dict[str, float] = field(default_factory=dict)
@@ -131,6 +133,8 @@ class ItemProgress:
         self.last_seen[event.by] = event.at
         if event.op == "unwithdrawn":
             self.unwithdrawn.add(data["mail_id"])
+        elif event.op == "queued":
+            self.queued.setdefault(data["mail"], event.at)
         elif event.op == "closing":
             self.closing[event.by] = event.at
         elif event.op == "lease":

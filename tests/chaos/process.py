@@ -8,8 +8,8 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos import clockwork, workload
@@ -18,6 +18,7 @@ from chaos.drain import drain
 from chaos.history import FileRecorder
 from chaos.opening import Opening
 from chaos.pace import QUICK
+from chaos.receiving import receive
 from chaos.remains import remains
 from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.cluster import connect
@@ -31,7 +32,8 @@ AGAIN = 1.0
 @dataclass(frozen=True)
 class Job:
     """What the nemesis starts a process with. `role` is `creator`, `producer`, `worker`,
-    `administrator` or `drain`; `rate` is that of a producer."""
+    `administrator`, `intake` or `drain`; `rate` is that of a producer; `ports` those of intakes, by
+    queue, to which producers send."""
 
     role: str
     life: str
@@ -41,15 +43,21 @@ class Job:
     bucket: str
     controls: str
     rate: float
+    ports: Mapping[str, int] = field(default_factory=dict)
     undo: str | None = None
+
+
+def opening_of(job: Job) -> Opening:
+    """Return how this process opens queues, within its event loop."""
+    recorder = FileRecorder(Path(job.directory), job.life, clockwork.true_now)
+    servers, bucket = connect(from_environment()), job.bucket
+    return Opening(servers, lambda _: bucket, MachineClock(), SystemRandomness(), recorder, QUICK)
 
 
 async def main(job: Job) -> None:
     """Do the job. SIGTERM ends it at once, except that the drain still writes its results."""
-    recorder = FileRecorder(Path(job.directory), job.life, clockwork.true_now)
-    servers = connect(from_environment())
-    clock, randomness = MachineClock(), random.Random(f"{job.seed}/{job.life}")
-    opening = Opening(servers, lambda name: job.bucket, clock, SystemRandomness(), recorder, QUICK)
+    opening, randomness = opening_of(job), random.Random(f"{job.seed}/{job.life}")
+    servers, clock, recorder = opening.servers, opening.clock, opening.recorder
     queues: dict[str, MailQueue] = {}
     for name in job.queues:
         queues[name] = await _opened(opening, name, create=job.role == "creator")
@@ -61,6 +69,7 @@ async def main(job: Job) -> None:
         randomness,
         QUICK,
         lambda queue: opening.cut_anew(queue, randomness.random()),
+        job.ports,
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, place.over.set)
     if job.role == "drain":
@@ -106,4 +115,8 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     QUICK.install()
     with undone(given.undo):
-        asyncio.run(main(given))
+        if given.role == "intake":
+            file = Path(given.directory) / f"{given.life.partition('#')[0]}.yaml"
+            receive(file, lambda: opening_of(given))
+        else:
+            asyncio.run(main(given))

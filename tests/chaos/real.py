@@ -64,6 +64,7 @@ class Actor:
             bucket=self._town.bucket,
             controls=str(directory / f"{self.name}.clock"),
             rate=self._town.rate / len(PRODUCERS),
+            ports=self._town.ports,
             undo=self._town.undo,
         )
         path = directory / f"{self.life}.json"
@@ -125,6 +126,10 @@ class Actor:
 class Town:
     """The processes over servers that the environment names, and their faults."""
 
+    names: Sequence[str] = ACTORS
+    ports: Mapping[str, int] = {}
+    """Those of intakes, by queue."""
+
     def __init__(
         self, directory: Path, seed: int, rate: float = QUICK.mails, undo: str | None = None
     ) -> None:
@@ -137,7 +142,7 @@ class Town:
         self.restarts = True
         self._set_up_environment(self.base())
         self.recorder = FileRecorder(directory, "nemesis", clockwork.true_now)
-        self.actors = {name: Actor(self, name) for name in ACTORS}
+        self.actors = {name: Actor(self, name) for name in self.names}
 
     def base(self) -> Mapping[str, str]:
         """Return the variables of the servers."""
@@ -169,11 +174,11 @@ class Town:
     @property
     def menu(self) -> Menu:
         return {
-            "kill": Means(4, ACTORS),
-            "suspend": Means(4, ACTORS),
-            "vm pause": Means(3, ACTORS),
-            "clock": Means(3, ACTORS, STEPS),
-            "drift": Means(1, ACTORS, RATES),
+            "kill": Means(4, self.names),
+            "suspend": Means(4, self.names),
+            "vm pause": Means(3, self.names),
+            "clock": Means(3, self.names, STEPS),
+            "drift": Means(1, self.names, RATES),
         }
 
     async def begin(self, fault: Fault) -> None:
@@ -242,7 +247,9 @@ class Town:
     async def _opened(self) -> None:
         """Wait until every process has opened its queues: six at once take a while."""
         async with asyncio.timeout(OPENING):
-            while sum(each.op == "open" for each in history.read(self.directory)) <= len(ACTORS):
+            while sum(each.op == "open" for each in history.read(self.directory)) <= len(
+                self.names
+            ):
                 await asyncio.sleep(0.5)
 
     async def _create(self, offset: float) -> None:

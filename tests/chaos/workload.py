@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import smtplib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,7 +19,7 @@ from chaos.history import Phase, Recorder
 from chaos.observed import delivery_of
 from chaos.pace import Pace
 from postroad.cli.processes.long_running import run_maintenance
-from postroad.domain.mail.mail import Mail, Outcome
+from postroad.domain.mail.mail import Envelope, Mail, Outcome
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.errors import BlobMissing, EntryEnded, PostroadError, QueueClosed
@@ -37,6 +38,15 @@ MADE_UP_FOR = 2.0
 AT_ONCE = 6
 """At most so many of the administrator's actions are under way together."""
 
+TRAP = "trap@chaos.example"
+"""A recipient of each mail by SMTP, which a filter removes."""
+
+FILTERED = b"X-Filtered\0yes\0"
+"""The field that it adds, as a milter has it."""
+
+SMTP_TIMEOUT = 60.0
+"""Seconds for each reply of an intake."""
+
 LAST_ATTEMPT = 5
 """Attempts after which a worker delivers at once, so that every mail ends."""
 
@@ -44,7 +54,23 @@ LAST_ATTEMPT = 5
 def content_of(name: str) -> bytes:
     """Return the bytes of a mail. Its name decides them, so that a consumer can compare them."""
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"Subject: {name}\r\n\r\n".encode() + digest.encode() * (1 + int(digest[:2], 16) // 8)
+    lines = f"{digest}\r\n" * (1 + int(digest[:2], 16) // 8)
+    return f"Subject: {name}\r\n\r\n{lines}".encode()
+
+
+def name_of(mail: Mail | Envelope) -> str:
+    """Return the name that a producer gave a mail: by SMTP its ENVID, since an intake draws one."""
+    given = None if mail.dsn is None else mail.dsn.envid
+    return given or mail.name or ""
+
+
+def is_intact(mail: Mail | Envelope, content: bytes) -> bool:
+    """Return whether a mail has its bytes; by SMTP behind the trace, and a filter's field."""
+    sent = content_of(name_of(mail))
+    if mail.origin is None:
+        return content == sent
+    added = content.removesuffix(sent)
+    return added != content and b": ".join(FILTERED.split(b"\0")[:2]) in added
 
 
 @dataclass
@@ -57,6 +83,9 @@ class Place:
     randomness: random.Random
     pace: Pace
     set_up: Callable[[str], Awaitable[object]]
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """Those of intakes, by queue; without them, producers enqueue by themselves."""
+
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a producer or administrator must begin nothing new."""
     _calls: int = 0
@@ -128,8 +157,11 @@ async def _enqueue(place: Place, name: str) -> None:
     sender = place.randomness.choice(SENDERS)
     beats = place.randomness.choice((0, 0, 0, 0, 0, 0, 0, 1, 2, 5))
     mail = Mail(sender, recipients, content_of(name), name=name)
+    port = place.ports.get(queue_name)
 
     async def work() -> Mapping[str, Any]:
+        if port is not None:
+            return await asyncio.to_thread(_submit, port, mail)
         return {"entry": str(await queue.enqueue(mail, timedelta(seconds=beats * place.pace.beat)))}
 
     await place.call(
@@ -140,7 +172,18 @@ async def _enqueue(place: Place, name: str) -> None:
         sender=sender,
         recipients=recipients,
         beats=beats,
+        by_smtp=port is not None,
     )
+
+
+def _submit(port: int, mail: Mail) -> Mapping[str, Any]:
+    """Hand a mail to an intake, with ENVID. Raises: SMTPException, OSError: nothing is known of a
+    mail then, since another attempt may be under way."""
+    with smtplib.SMTP("127.0.0.1", port, timeout=SMTP_TIMEOUT) as client:
+        options = [f"ENVID={mail.name}"]
+        content = content_of(mail.name or "")
+        client.sendmail(mail.sender or "", [*mail.recipients, TRAP], content, options)
+    return {}
 
 
 # Workers
@@ -176,7 +219,7 @@ class _Delivery:
     def __init__(self, place: Place, queue: str, item: Item) -> None:
         self._place, self._queue, self._item = place, queue, item
         self._message = delivery_of(item)
-        self._mail = item.mail.name or ""
+        self._mail = name_of(item.mail)
         self._recipients = item.mail.recipients
         place._calls += 1
         self._id = f"{place.recorder.by}/a{place._calls}"
@@ -243,7 +286,7 @@ class _Delivery:
             attempt=self._id,
             mail=self._mail,
             recipients=pending,
-            intact=content == content_of(self._mail),
+            intact=is_intact(self._item.mail, content),
         )
 
     async def _content(self) -> bytes:
@@ -327,7 +370,8 @@ async def _act(place: Place, name: str, queue: MailQueue, kind: str) -> None:
         mail = await _any_mail(place, queue)
         op = place.randomness.choice(("remove", "remove", "hold", "hold", "release", "flush"))
         if mail is not None:
-            await change(place, op, name, queue, {"name": mail})
+            selector = {"name": name_of(mail)}
+            await change(place, op, name, queue, selector, of_one=mail.name)
     elif kind == "all":
         op = place.randomness.choice(("release", "release", "flush", "requeue", "republish"))
         await change(place, op, name, queue, everything)
@@ -352,12 +396,12 @@ async def _sizes(queue: MailQueue) -> Mapping[str, Any]:
     return {"size": sizes.size, "delayed": sizes.delayed, "held": sizes.held}
 
 
-async def _any_mail(place: Place, queue: MailQueue) -> str | None:
-    found: list[str] = []
+async def _any_mail(place: Place, queue: MailQueue) -> Envelope | None:
+    found: list[Envelope] = []
     views = queue.browse()
     try:
         async for view in views:
-            found.append(view.mail.name or "")
+            found.append(view.mail)
             if len(found) == LOOKED_AT:
                 break
     except PostroadError:
@@ -370,11 +414,18 @@ async def _any_mail(place: Place, queue: MailQueue) -> str | None:
 
 
 async def change(
-    place: Place, op: str, name: str, queue: MailQueue, selector: Mapping[str, Any]
+    place: Place,
+    op: str,
+    name: str,
+    queue: MailQueue,
+    selector: Mapping[str, Any],
+    *,
+    of_one: str | None = None,
 ) -> int:
-    """Do one change of waiting mail or dead letters, recorded; return its count."""
+    """Do one change of waiting mail or dead letters, recorded; return its count. `of_one`: of the
+    mail that has this name in the queue."""
     wanted = Selector(
-        name=selector.get("name"),
+        name=of_one,
         sender=selector.get("sender"),
         everything=selector.get("all", False),
     )
@@ -422,7 +473,7 @@ async def _list(
         async for view in views():
             found.append(
                 {
-                    "mail": view.mail.name,
+                    "mail": name_of(view.mail),
                     "recipients": view.mail.recipients,
                     "held": view.held,
                     "reason": view.reason,
