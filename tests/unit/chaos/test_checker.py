@@ -40,7 +40,13 @@ class Written:
             self.events.append(Event(ended, by, op, phase, call, result or {}))
 
     def enqueue(
-        self, mail: str = "m", at: float = 1, phase: Phase = Phase.OK, **result: Any
+        self,
+        mail: str = "m",
+        at: float = 1,
+        phase: Phase = Phase.OK,
+        *,
+        by_smtp: bool = False,
+        **result: Any,
     ) -> None:
         self.call(
             "enqueue",
@@ -53,6 +59,7 @@ class Written:
             queue=QUEUE,
             sender="s@x.example",
             recipients=ONE,
+            by_smtp=by_smtp,
         )
 
     def attempt(
@@ -242,6 +249,19 @@ def test_a_wide_removal_does_not_meet_mail_that_came_while_it_ran(written: Writt
     written.attempt(4.5, 5, ended=6)
 
     assert written.kinds() == []
+
+
+@pytest.mark.parametrize(("queued", "found"), [(2.0, [Kind.RESURRECTED]), (3.5, []), (None, [])])
+def test_a_wide_removal_meets_mail_of_an_outbox_once_it_is_in_the_queue(
+    written: Written, queued: float | None, found: list[Kind]
+) -> None:
+    written.enqueue(by_smtp=True)
+    if queued is not None:
+        written.note(queued, "intake-q0#1", "queued", mail="m")
+    written.change("purge", 3, 4, 7, all=True)
+    written.attempt(5, 6, ended=7)
+
+    assert written.kinds() == found
 
 
 def test_a_wide_removal_does_not_meet_dead_letters(written: Written) -> None:
