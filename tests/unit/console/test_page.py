@@ -377,3 +377,44 @@ def test_templates_have_no_text_of_their_own() -> None:
 def test_each_operation_has_texts() -> None:
     assert not set(TEXTS) & set(dir(dict)), "a template would show the method"
     assert set(OPERATIONS) == {each.value for each in Operation}
+
+
+def without_attempt_log(console: RunningConsole) -> None:
+    (queue,) = console.console.queues._queues.values()  # type: ignore[attr-defined]
+    object.__setattr__(queue, "attempt_log", None)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (None, "start it with --log"),
+        ([], "<code>postroad trace {} --queue distributed://memory.paged</code>"),
+    ],
+)
+async def test_a_mail_whose_attempts_are_not_known_says_where_they_are(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch, conditions: object, expected: str
+) -> None:
+    without_attempt_log(console)
+    monkeypatch.setattr(console.console.queues, "conditions", lambda _: conditions)
+    await console.queue.enqueue(a_mail())
+    async for item in console.queue.dequeue(1):
+        await item.retry(timedelta(hours=1), error="451 try again")
+        break
+    (mail,) = (await console.client.get(f"/api/v1{HOME}/mails")).json()["items"]
+    text = await read(console, f"{HOME}/mails/{mail['id']}")
+    assert "<strong>1 attempt.</strong>" in text
+    assert expected.format(mail["mailId"]) in text
+    assert "451 try again" in text
+
+
+async def test_what_a_queue_does_not_have_is_no_error(console: RunningConsole) -> None:
+    without_attempt_log(console)
+    text = await read(console, f"{HOME}/trace?recipient=b@example.net")
+    assert 'class="notice" role="status"' in text
+    nowhere = await read(console, "/nowhere", 404)
+    assert 'role="alert"' not in nowhere
+
+
+async def test_domains_break_between_their_labels(console: RunningConsole) -> None:
+    await console.queue.enqueue(a_mail(0, "department.university.example"))
+    assert "<bdi>department.<wbr>university.<wbr>example</bdi>" in await read(console, HOME)

@@ -101,12 +101,22 @@ async def watch_outcomes(at: ReadMails) -> StreamingResponse:
     return events_response(at, outcome_events(at))
 
 
+def _no_log(at: QueueAccess) -> str:
+    if not at.on.uid:
+        return "there is no attempt log: start the console with --log, its folder"
+    # In a cluster, each worker's attempt log is the disk of its pod.
+    return (
+        "the console of a cluster has no attempt log: attempts are in the view and the lake, which "
+        f"`postroad trace --queue distributed://{at.on.name}` asks"
+    )
+
+
 @router.get("/trace")
 async def trace(at: ReadMails, query: Annotated[TraceQuery, Query()]) -> Page[dict[str, Any]]:
     """Return the last attempts that fit, the oldest first, also of mail that is gone."""
     folder = at.on.attempt_log
     if folder is None or not await asyncio.to_thread(folder.is_dir):
-        raise Problem(404, "there is no attempt log: start the console with --log, its folder")
+        raise Problem(404, _no_log(at))
     now = at.console.clock.now()
     wanted = AttemptSelector(
         recipient=query.recipient,

@@ -29,7 +29,7 @@ async def _show(
     """Show the document of a tab, or what is to be done for there to be one; with None, neither."""
     api, at = Api(request), ("queues", namespace, name)
 
-    async def document() -> tuple[Any, str | None]:
+    async def document() -> tuple[Any, Problem | None]:
         try:
             if asked is None:
                 return None, None
@@ -37,11 +37,13 @@ async def _show(
         except Problem as refused:
             if refused.status not in (404, 422):
                 raise
-            return None, refused.detail
+            return None, refused
 
     queue, (found, problem) = await asyncio.gather(api.get(*at), document())
     did = request.query_params.get("did")
-    return render(tab, queue=queue, tab=tab, found=found, problem_text=problem, did=did, **values)
+    values |= {"problem_text": problem and problem.detail}
+    values |= {"is_missing": problem is not None and problem.status == 404}
+    return render(tab, queue=queue, tab=tab, found=found, did=did, **values)
 
 
 @router.get("/sites")

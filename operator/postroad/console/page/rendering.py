@@ -37,6 +37,11 @@ def _shown_character(character: str) -> Markup:
     return Markup('<span class="hidden-character">U+{:04X}</span>').format(ord(character))
 
 
+def domain(name: object) -> Markup:
+    """Return a domain from mail, which breaks between its labels where it does not fit."""
+    return shown(name).replace(".", Markup(".<wbr>"))
+
+
 def moment(text: object) -> Markup:
     """Return an instant; a script adds the reader's own time."""
     if text is None:
@@ -99,6 +104,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"shown": shown, "moment": moment, "octets": octets, "age": age}
+    made.filters["domain"] = domain
     made.filters |= {"rate": rate, "points": points}
     made.filters |= {"number": lambda value: "–" if value is None else f"{value:,}"}
     made.globals |= {"t": TEXTS, "query": query}
