@@ -175,6 +175,10 @@ async def _decided_or_accepted(filter_: chain.Filter, mail: FilteredMail) -> Fil
         return FilterDecision()
 
 
+def _has(*kinds: str) -> Callable[[Sequence[Fault]], bool]:
+    return lambda schedule: any(each.kind in kinds for each in schedule)
+
+
 BITES: Mapping[str, Bite] = {
     "claims": Bite(
         "every claim is granted",
@@ -242,18 +246,21 @@ BITES: Mapping[str, Bite] = {
         "an outbox hands on a mail under another key at each attempt",
         Kind.DUPLICATE,
         lambda: [(Outbox, "send", _send_by_any_key)],
+        _has("cut", "silence"),
         backend="intake",
     ),
     "outbox": Bite(
         "an outbox forgets a mail after one attempt",
         Kind.LOST,
         lambda: [(Forwarder, "_attempt", _attempt_once)],
+        _has("cut", "silence"),
         backend="intake",
     ),
     "filters": Bite(
         "mail goes on without a filter that fails",
         Kind.ALTERED,
         lambda: [(chain, "_decided", _decided_or_accepted)],
+        _has("milter"),
         backend="intake",
     ),
 }
