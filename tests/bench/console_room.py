@@ -1,15 +1,13 @@
 """The console over a directory of BENCH_MAILS waiting mails that an MTA owns, in whose memory their
 index is: times of requests, a bulk hold of a tenth of the mail, streams at rest, and memory. Peers
 are the goals. CPU is counted beside time, because on a machine that does other things times alone
-say little."""
+say little. `CASE=rates`: what an open console costs a queue through which mail goes."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import re
-import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,9 +17,10 @@ from typing import Any
 
 import httpx
 
+from bench import console_rates
+from bench.console_process import ConsoleProcess
 from bench.mta_recovery import fill
 from bench.results import Result, compared, percentile
-from support.cpu_time import cpu_seconds
 from support.ports import free_port
 from support.programs import Program
 
@@ -34,52 +33,12 @@ SEARCHES = ("", "?domain=host7.example", "?sender=a3@x.example", "?q=user77@", "
 
 
 def measure() -> list[Result]:
-    """Measure all. Needs nothing but room on the disk."""
+    """Measure the chosen case. `waiting` needs room on the disk, `rates` root."""
     with tempfile.TemporaryDirectory(prefix="postroad-bench-") as folder:
-        return asyncio.run(_measure(Path(folder)))
-
-
-class _Console:
-    def __init__(self, program: Program, base: str) -> None:
-        self.program, self.base = program, base
-
-    @classmethod
-    async def start(cls, folder: Path, store: Path) -> _Console:
-        program = await Program.start(
-            folder,
-            *("console", "--queue", f"embedded://{store}", "--listen", "127.0.0.1:0"),
-        )
-        made = cls(program, "")
-        link = await made.link(1)
-        made.base = link.partition("/?")[0]
-        return made
-
-    async def link(self, number: int) -> str:
-        """Wait for the link of this number, and return it."""
-        while True:
-            found = re.findall(r"open (http://\S+)", self.program.log.read_text())
-            if len(found) >= number:
-                return str(found[number - 1])
-            assert self.program.process.returncode is None, self.program.log.read_text()
-            await asyncio.sleep(0.1)
-
-    async def session(self, number: int) -> httpx.AsyncClient:
-        if number > 1:
-            self.program.process.send_signal(signal.SIGHUP)
-        link = await self.link(number)
-        unbounded = httpx.Limits(max_connections=STREAMS)
-        client = httpx.AsyncClient(base_url=self.base, timeout=600, limits=unbounded)
-        answer = await client.get(link)
-        client.headers["Authorization"] = f"Bearer {answer.cookies['postroad-console']}"
-        client.cookies.clear()
-        return client
-
-    def cpu(self) -> float:
-        return cpu_seconds([self.program.pid])
-
-    def megabytes(self, which: str) -> float:
-        status = Path(f"/proc/{self.program.pid}/status").read_text()
-        return float(status.partition(f"{which}:")[2].split()[0]) * 1024 / 1e6
+        base = Path(folder)
+        base.chmod(0o755)  # programs of Postfix, which have users of their own, write into it
+        case = os.environ.get("CASE", "waiting")
+        return asyncio.run({"waiting": _measure, "rates": console_rates.measure}[case](base))
 
 
 async def _measure(folder: Path) -> list[Result]:
@@ -91,7 +50,7 @@ async def _measure(folder: Path) -> list[Result]:
         *("--relay", f"127.0.0.1:{free_port()}", "--tls", "none"),
     )
     await owner.port("listening")
-    console = await _Console.start(folder, store)
+    console = await ConsoleProcess.start(folder, store)
     found: list[Result] = []
 
     def add(measure: str, unit: str, ours: Sequence[float], goal: float) -> None:
@@ -124,7 +83,7 @@ async def _measure(folder: Path) -> list[Result]:
 
 
 async def _times(
-    console: _Console, client: httpx.AsyncClient, paths: Sequence[str]
+    console: ConsoleProcess, client: httpx.AsyncClient, paths: Sequence[str]
 ) -> tuple[list[float], float]:
     """Return milliseconds of each request, and milliseconds of CPU of one."""
     times, before = list[float](), console.cpu()
@@ -136,7 +95,7 @@ async def _times(
     return times, 1000 * (console.cpu() - before) / REQUESTS
 
 
-async def _hold(console: _Console, client: httpx.AsyncClient) -> tuple[float, float, float]:
+async def _hold(console: ConsoleProcess, client: httpx.AsyncClient) -> tuple[float, float, float]:
     """Return seconds and CPU of a hold, and the longest time between two events of progress."""
     before, began = console.cpu(), time.perf_counter()
     wanted = {"operation": "hold", "selector": {"sender": "a3@x.example"}}
@@ -152,7 +111,7 @@ async def _hold(console: _Console, client: httpx.AsyncClient) -> tuple[float, fl
     return time.perf_counter() - began, console.cpu() - before, longest
 
 
-async def _rest(console: _Console, clients: Sequence[httpx.AsyncClient]) -> float:
+async def _rest(console: ConsoleProcess, clients: Sequence[httpx.AsyncClient]) -> float:
     """Return the share of a core that streams of outcomes cost while there are none."""
     async with AsyncExitStack() as streams:
         for number in range(STREAMS):

@@ -205,3 +205,17 @@ def test_sessions_and_links_end() -> None:
 
     many = [sessions.redeem(sessions.new_link()) or "" for _ in range(MAX_SESSIONS + 1)]
     assert [sessions.find(each) is None for each in many] == [True] + [False] * MAX_SESSIONS
+
+
+async def test_files_of_the_page_need_no_session_and_lead_nowhere_else(
+    console: RunningConsole,
+) -> None:
+    for name in ("page.css", "page.js", "htmx.min.js", "icon.svg"):
+        answer = await console.anonymous.get(f"/static/{name}")
+        assert answer.status_code == 200
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    for path in ("/static/../api/v1/queues", "/static/%2e%2e/api/v1/queues", "/static/", "/static"):
+        answer = await console.anonymous.get(path)
+        assert answer.status_code in (401, 404), path
+    posted = await console.anonymous.post("/static/page.css")
+    assert posted.status_code == 401

@@ -44,6 +44,10 @@ COOKIE, LOGIN_COOKIE = "postroad-console", "postroad-login"
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
 """Paths that need no session."""
 
+FILES = "/static/"
+"""Paths of the page's own files, which need none either: without a session, there is a page to log
+in by."""
+
 SESSION = "/session"
 """Path at which a token of Kubernetes is exchanged for a session."""
 
@@ -156,6 +160,8 @@ class RequestGuard:
         headers = Headers(scope=scope)
         origin = self._origin(headers)
         if scope["path"] in PROBES and not self.identities.by_token:
+            return None
+        if scope["path"].startswith(FILES) and scope["method"] in SAFE:
             return None
         if (response := self._redeemed(scope, origin)) is not None:
             return response
