@@ -50,7 +50,7 @@ class TrustingControlPlane(ControlPlane):
 
     provider_of_users: OpenIdProvider
 
-    def _begin(self, name: str, command: list[str]) -> None:
+    def begin(self, name: str, command: list[str]) -> None:
         if name == "apiserver":
             command = [
                 *command,
@@ -60,7 +60,7 @@ class TrustingControlPlane(ControlPlane):
                 *("--oidc-username-claim=sub", "--oidc-username-prefix=oidc:"),
                 *("--oidc-groups-claim=groups", "--oidc-groups-prefix=oidc:"),
             ]
-        super()._begin(name, command)
+        super().begin(name, command)
 
 
 @dataclass(frozen=True)

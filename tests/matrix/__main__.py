@@ -11,14 +11,16 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from matrix.variants import (
+    KUBERNETES,
     EncryptedCassandra,
     EncryptedRabbitMQ,
     EncryptedS3,
+    OtherKubernetes,
     RabbitMQ4,
     authorities,
 )
@@ -32,6 +34,16 @@ CONTRACTS = (
     "tests/integration/test_connecting.py",
     "tests/integration/test_operator_connections.py",
 )
+CONTROLLER = tuple(
+    f"tests/controller/test_{of}.py"
+    for of in (
+        *("admission", "admission_policies", "api_contract", "children", "claims", "conditions"),
+        *("configuration", "deletion", "delivery", "placement", "plan", "queues", "rights"),
+        "upgrades",
+    )
+)
+"""The CRDs with their rules in CEL, policies, roles, reconciles. What is left out depends on the
+operator's program, not on the API server's release."""
 DEFAULT = ("rabbitmq", "cassandra", "s3")
 
 
@@ -40,7 +52,7 @@ class Leg:
     """Servers that replace default ones, and the tests that run over them."""
 
     name: str
-    servers: Sequence[Callable[[Path], NativeServer]]
+    servers: Sequence[type[NativeServer]]
     tests: Sequence[str] = CONTRACTS
 
 
@@ -48,6 +60,10 @@ LEGS = (
     Leg("default", ()),
     Leg("rabbitmq4", (RabbitMQ4,), (*CONTRACTS, "tests/matrix/test_rabbitmq4.py")),
     Leg("tls", (EncryptedRabbitMQ, EncryptedCassandra, EncryptedS3)),
+    *(
+        Leg(f"kubernetes{release.version.rpartition('.')[0]}", (release,), CONTROLLER)
+        for release in KUBERNETES
+    ),
 )
 
 
@@ -55,7 +71,7 @@ def run(leg: Leg, folder: Path) -> str:
     """Run one leg; return its line of the table."""
     progress = Progress()
     variables = open_stack(*DEFAULT).environment(DEFAULT)
-    servers = [make(folder / f"server{number}") for number, make in enumerate(leg.servers)]
+    servers = [each(folder / each.name) for each in leg.servers]
     try:
         for server in servers:
             server.prepare(progress)
@@ -63,9 +79,12 @@ def run(leg: Leg, folder: Path) -> str:
             variables |= server.environment()
         if leg.name == "tls":
             variables["POSTROAD_CA_FILE"] = str(authorities(servers, folder))
-        versions = _versions(variables)
+        others = [each for each in servers if isinstance(each, OtherKubernetes)]
+        versions = ", ".join(
+            [_versions(variables), *(f"kubernetes {each.version}" for each in others)]
+        )
         results = folder / "results.xml"
-        required = {"POSTROAD_REQUIRE": ",".join(DEFAULT)}
+        required = [*DEFAULT, *("kubernetes" for _ in others)]
         command = [
             sys.executable,
             "-m",
@@ -75,7 +94,11 @@ def run(leg: Leg, folder: Path) -> str:
             *leg.tests,
             f"--junit-xml={results}",
         ]
-        subprocess.run(command, env=os.environ | variables | required, check=False)
+        subprocess.run(
+            command,
+            env=os.environ | variables | {"POSTROAD_REQUIRE": ",".join(required)},
+            check=False,
+        )
         return f"| {leg.name} | {versions} | {_counted(results)} |"
     finally:
         for server in servers:

@@ -4,10 +4,12 @@ import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
-from stack import debian, ports
+from stack import debian, kube, ports
 from stack.cache import Entry
 from stack.cassandra import Cassandra
+from stack.control_plane import ControlPlane
 from stack.cql import Connection
 from stack.native import NativeServer
 from stack.rabbitmq import SCRIPTS, USER, RabbitMQ
@@ -145,6 +147,53 @@ class EncryptedS3(Encrypted, VersityGW):
     @property
     def endpoint(self) -> str:
         return _at_localhost(super().endpoint).replace("http:", "https:")
+
+
+class OtherKubernetes(ControlPlane):
+    """API server and controllers of another release, beside the stack's own etcd."""
+
+    version: ClassVar[str]
+
+    def entries(self) -> Sequence[Entry]:
+        return (*super().entries(), kube.components(self.version))
+
+    def begin(self, name: str, command: list[str]) -> None:
+        component = command[1]
+        if component in kube.COMPONENTS:
+            command = [str(kube.components(self.version).path / component), *command[2:]]
+        super().begin(name, command)
+
+    def environment(self) -> dict[str, str]:
+        """Return its kubeconfig, and the folder of a stack whose API server it is: tests ask their
+        stack for `apiserver`."""
+        return super().environment() | {"POSTROAD_STACK_DIR": str(self.directory.parent)}
+
+
+class Kubernetes131(OtherKubernetes):
+    """Kubernetes 1.31: the newest release of which every module could be had, as of the others."""
+
+    version = "1.31.13"
+
+
+class Kubernetes132(OtherKubernetes):
+    """Kubernetes 1.32."""
+
+    version = "1.32.11"
+
+
+class Kubernetes133(OtherKubernetes):
+    """Kubernetes 1.33."""
+
+    version = "1.33.13"
+
+
+class Kubernetes135(OtherKubernetes):
+    """Kubernetes 1.35, whose kubelet would refuse a machine with cgroup v1."""
+
+    version = "1.35.4"
+
+
+KUBERNETES = (Kubernetes131, Kubernetes132, Kubernetes133, Kubernetes135)
 
 
 def _at_localhost(uri: str) -> str:

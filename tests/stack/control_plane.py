@@ -63,17 +63,18 @@ class ControlPlane(NativeServer):
         kube.write_credentials(credentials, record, self.endpoint)
         program = str(kube.program().path / "kube")
         ports = record.ports
-        self._begin("etcd", kube.etcd(program, f"{self.directory}/etcd", ports["etcd"]))
+        self.begin("etcd", kube.etcd(program, f"{self.directory}/etcd", ports["etcd"]))
         server = kube.api_server(
             program, str(credentials), "127.0.0.1", ports["api"], ports["etcd"]
         )
         # Loopback cannot be an endpoint of the `kubernetes` service.
-        self._begin("apiserver", [*server, "--endpoint-reconciler-type=none"])
+        self.begin("apiserver", [*server, "--endpoint-reconciler-type=none"])
         self.wait_until(lambda: self._asked(kube.Api.is_ready), self.ready_seconds)
         # Started earlier, they would give up after ten seconds without an API server.
-        self._begin("controllers", kube.controllers(program, str(credentials)))
+        self.begin("controllers", kube.controllers(program, str(credentials)))
 
-    def _begin(self, name: str, command: list[str]) -> None:
+    def begin(self, name: str, command: list[str]) -> None:
+        """Start a component, its output going to a log of this name."""
         processes.start(self.directory, command, self.directory / f"{name}.log")
 
     def answers(self) -> bool:

@@ -138,6 +138,8 @@ def _go(
         "GOFLAGS": _flags("-modcacherw", "-buildvcs=false"),
         "GOCACHE": os.environ.get("GOCACHE") or str(_own(name) / "build"),
         "GOMODCACHE": str(_modules(name)),
+        # A published module has its go.work, and not the folders that this names.
+        "GOWORK": "off",
     }
     program = "go"
     for fetched in toolchain():
@@ -170,7 +172,7 @@ def installed_from_inside(
     """
 
     def make(folder: Path, log: Path) -> None:
-        directory = _downloaded(name, f"{module}@{version}", folder, log)
+        directory = downloaded(name, f"{module}@{version}", folder, log)
         for each in nested:
             _go(name, ["mod", "edit", f"-dropreplace={each}"], folder, log, directory)
         mode = ["-mod=mod"] if nested else []
@@ -192,13 +194,13 @@ def made_from(
     folder and the entry's. `recipe` counts the function's changes."""
 
     def make(folder: Path, log: Path) -> None:
-        convert(_downloaded(name, f"{module}@{version}", folder, log), folder)
+        convert(downloaded(name, f"{module}@{version}", folder, log), folder)
         cache.remove_tree(_own(name))
 
     return Entry(name, cache.key_of(module, version, recipe), f"{name}: download", make)
 
 
-def _downloaded(name: str, module: str, folder: Path, log: Path) -> Path:
-    """Download a module, without those that it requires; return its folder."""
+def downloaded(name: str, module: str, folder: Path, log: Path) -> Path:
+    """Download a module (`path@version`), without those that it requires; return its folder."""
     _go(name, ["mod", "download", module], folder, log, folder)
     return _modules(name) / module

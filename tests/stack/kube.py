@@ -21,6 +21,7 @@ from stack.records import Record
 SOURCE = folders.SOURCES / "kube"
 PAUSE_SOURCE = folders.SOURCES / "pause.c"
 PAUSE_IMAGE = "postroad.local/pause:1"
+COMPONENTS = ("kube-apiserver", "kube-controller-manager")
 VERSION_PACKAGE = "k8s.io/component-base/version"
 
 USERS: Mapping[str, tuple[str, str]] = {
@@ -61,9 +62,38 @@ def program() -> Entry:
     return Entry("kube", key, "kubernetes: build (8 to 9 minutes of CPU, once)", make)
 
 
-def stamp() -> str:
-    """Return the linker's flags that write the version of Kubernetes into a program."""
-    version = kubernetes_version()
+def components(version: str) -> Entry:
+    """Return the cache entry of API server and controller manager of another release, built in the
+    folder of Kubernetes' own module."""
+    name = f"kubernetes-{version}"
+
+    def make(folder: Path, log: Path) -> None:
+        module = golang.downloaded(name, f"k8s.io/kubernetes@v{version}", folder, log)
+        for file in (module / "go.mod", module / "go.sum"):
+            file.chmod(0o644)
+        required = requiring_published((module / "go.mod").read_text(), version)
+        (module / "go.mod").write_text(required)
+        # -mod=mod: those are verified by Go's checksum database, and added to go.sum.
+        command = ["build", "-trimpath", "-mod=mod", f"-ldflags={stamp(version)}", "-o", folder]
+        packages = [f"./cmd/{component}" for component in COMPONENTS]
+        golang.build(name, [*map(str, command), *packages], folder, log, directory=module)
+
+    key = cache.key_of(version, *COMPONENTS, golang.go_version())
+    return Entry(name, key, f"{name}: build (5 to 8 minutes of CPU, once)", make)
+
+
+def requiring_published(requirements: str, version: str) -> str:
+    """Return Kubernetes' go.mod with the modules of its own repository as they are published: it
+    replaces them by folders, which a published module lacks."""
+    own = re.sub(r"^\s*k8s\.io/\S+ => \./staging/.*\n", "", requirements, flags=re.MULTILINE)
+    published = f"v0.{version.removeprefix('1.')}"
+    return re.sub(r"(k8s\.io/\S+) v0\.0\.0$", rf"\1 {published}", own, flags=re.MULTILINE)
+
+
+def stamp(version: str | None = None) -> str:
+    """Return the linker's flags that write a version of Kubernetes into a program; go.mod's by
+    default."""
+    version = version or kubernetes_version()
     facts = {
         "gitVersion": f"v{version}",
         "gitMajor": version.split(".")[0],

@@ -220,7 +220,11 @@ def broken_rules(schema: Schema, value: Any, old: Any) -> Iterator[str]:
             yield f"rule {rule['rule']!r} cannot be evaluated: {error!r}"
 
 
-program = cache(cel.compile)
+@cache
+def program(rule: str) -> Any:
+    """Return the program of a rule. Fields named as CEL's reserved words, which Kubernetes has
+    escaped (`self.__function__`), are as they are for the library."""
+    return cel.compile(re.sub(r"\b__([a-z]+)__\b", r"\1", rule))
 
 
 def is_url(text: str) -> bool:

@@ -98,7 +98,8 @@ class Kubernetes(Protocol):
 
     async def replace_status(self, kind: Kind, changed: Object) -> Object | None:
         """Write the status, and nothing else, of an object; return None when the object is gone.
-        Raises: KubernetesConflict when its resourceVersion is no longer that of `changed`."""
+        Raises: KubernetesConflict when its resourceVersion is no longer that of `changed`, and from
+        Kubernetes 1.31 also when it is gone."""
 
     async def delete(self, kind: Kind, found: Object) -> None:
         """Delete this object, and in the background its dependants. One with finalizers gets a

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click import Context
 
+from matrix import variants
 from postroad.cli.processes.operator_command import operator
 from support.built_pods import WorkerPod
 from support.chart import (
@@ -190,6 +191,13 @@ def test_monitors_select_the_pods_and_the_port_that_exist() -> None:
         assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
         ports = {port["name"] for each in pod["spec"]["containers"] for port in each["ports"]}
         assert monitor["spec"]["podMetricsEndpoints"][0]["port"] in ports
+
+
+def test_a_kubernetes_that_would_ignore_fields_of_the_crds_is_refused() -> None:
+    with pytest.raises(HelmFailed, match=r"requires kubeVersion: >=1\.31\.0"):
+        template(*WITH_CRDS, "--kube-version", "1.30.14")
+    for each in variants.KUBERNETES:
+        assert template(*WITH_CRDS, "--kube-version", each.version)
 
 
 def test_an_image_has_to_be_named() -> None:

@@ -35,6 +35,12 @@ TLS_FIELDS = {
     *("mode", "minVersion", "serverName", "honours"),
     *("caRef", "caFile", "certificates", "clientCertRef", "clients"),
 }
+WORDS = (
+    *("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function"),
+    *("if", "import", "let", "loop", "namespace", "package", "return", "var", "void", "while"),
+)
+"""Those of CEL: as names of fields, rules have them with underscores around."""
+
 QUANTITIES = {"^[1-9][0-9]*(Mi|Gi)$", "^([1-9][0-9]{0,9})(Ki|Mi|Gi)?$"}
 
 
@@ -180,6 +186,14 @@ def test_a_field_that_breaks_a_convention_is_found(
     keeps: Callable[[Field], bool], name: str, schema: Schema
 ) -> None:
     assert not keeps(Field(f"spec.{name}", name, schema, {}))
+
+
+@pytest.mark.parametrize("plural", PLURALS)
+def test_rules_escape_fields_that_are_named_as_words_of_cel(plural: str) -> None:
+    whole = Field("", "", schemas()[plural], {})
+    rules = " ".join(each.rules for each in (whole, *fields(whole.schema)))
+
+    assert re.findall(rf"\.(?:{'|'.join(WORDS)})\b", rules) == []
 
 
 @pytest.mark.parametrize("plural", PLURALS)

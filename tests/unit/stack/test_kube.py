@@ -14,6 +14,18 @@ def test_the_version_is_that_of_go_mod() -> None:
     assert kube.kubernetes_version().startswith("1.34.")
 
 
+def test_a_release_requires_the_modules_of_its_repository_as_they_are_published() -> None:
+    requirements = (
+        "require (\n\tgolang.org/x/exp v0.0.0-2024 // indirect\n\tk8s.io/api v0.0.0\n)\n"
+        "replace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n"
+    )
+
+    assert kube.requiring_published(requirements, "1.31.13") == (
+        "require (\n\tgolang.org/x/exp v0.0.0-2024 // indirect\n\tk8s.io/api v0.31.13\n)\n"
+        "replace (\n)\n"
+    )
+
+
 def test_users_have_tokens_of_their_own(tmp_path: Path) -> None:
     record = Record("native", secrets=kube.new_secrets())
 
