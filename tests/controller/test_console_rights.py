@@ -43,6 +43,7 @@ HOLD = {"operation": "hold", "selector": {"sender": "a@example.org"}}
 REQUESTS: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "", None, VIEW),
     ("GET", "/ages", None, VIEW),
+    ("GET", "/report", None, VIEW),
     ("GET", "/mails", None, VIEW),
     ("GET", f"/mails/{NO_ID}", None, VIEW),
     ("GET", f"/mails/{NO_ID}/content", None, ADMIN),

@@ -54,6 +54,7 @@ class RunningConsole:
 async def a_console(
     *urls: str,
     attempt_log: Path | None = None,
+    reports: Path | None = None,
     rights: Rights | None = None,
     rate: RequestRate = NO_LIMIT,
     clock: Clock | None = None,
@@ -64,7 +65,13 @@ async def a_console(
     histories = AsyncExitStack()
     queues = OpenQueues(
         [
-            ConsoleQueue(name, queue, attempt_log, await _configuration(url, histories))
+            ConsoleQueue(
+                name,
+                queue,
+                attempt_log,
+                await _configuration(url, histories),
+                report=None if reports is None else reports / "index.html",
+            )
             for url, name, queue in zip(urls, names_of(urls), opened, strict=True)
         ]
     )

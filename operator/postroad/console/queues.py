@@ -24,7 +24,8 @@ _NO_LABEL = re.compile(r"[^a-z0-9-]+")
 class ConsoleQueue:
     """A queue of the console. `attempt_log`: the folder of its workers' attempts; None: none is
     known. `configuration`: of its view; None: it has none, as a directory. `keeps_hashes`: its
-    suppression list has hashes in place of addresses. `uid`: of its MailQueue."""
+    suppression list has hashes in place of addresses. `uid`: of its MailQueue. `report`: the page
+    that `postroad pipeline report` wrote about it, if it did."""
 
     name: QueueName
     queue: MailQueue
@@ -32,6 +33,7 @@ class ConsoleQueue:
     configuration: ConfigurationOf | None = None
     keeps_hashes: bool = False
     uid: str = ""
+    report: Path | None = None
 
 
 class ConsoleQueues(Protocol):

@@ -27,8 +27,9 @@ from support.reviewed_users import (
 QUEUES = "/api/v1/queues"
 ORIGIN = "http://127.0.0.1:8600"
 PATHS = (
-    "", "/ages", "/mails", "/dead-letters", f"/mails/{'0' * 32}", f"/mails/{'0' * 32}/content",
-    "/sites", "/suppressions", "/trace?recipient=b", "/configuration", "/audit", "/events",
+    "", "/ages", "/report", "/mails", "/dead-letters", f"/mails/{'0' * 32}",
+    f"/mails/{'0' * 32}/content", "/sites", "/suppressions", "/trace?recipient=b",
+    "/configuration", "/audit", "/events",
     f"/operations/{'0' * 32}", f"/operations/{'0' * 32}/events",
 )  # fmt: skip
 

@@ -46,7 +46,14 @@ if TYPE_CHECKING:
     help="The folder of the workers' attempt log, for attempts and traces (or "
     "POSTROAD_WORKER_ATTEMPT_LOG).",
 )
-def console(urls: tuple[str, ...], listen: str, attempt_log: Path | None) -> None:
+@click.option(
+    "--reports",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A folder with a folder for each queue, NAME, that `postroad pipeline report` writes.",
+)
+def console(
+    urls: tuple[str, ...], listen: str, attempt_log: Path | None, reports: Path | None
+) -> None:
     """Serve queues over HTTP, until SIGTERM: a page, and for programs an API, described
     at /api/v1/openapi.json.
 
@@ -59,11 +66,16 @@ def console(urls: tuple[str, ...], listen: str, attempt_log: Path | None) -> Non
             hint="take --listen 127.0.0.1:8600, and reach it by `ssh -L 8600:127.0.0.1:8600`",
         )
     settings = from_environment()
-    run(settings, _serve(settings, urls, host, port, attempt_log))
+    run(settings, _serve(settings, urls, host, port, attempt_log, reports))
 
 
 async def _serve(
-    settings: Settings, urls: tuple[str, ...], host: str, port: int, attempt_log: Path | None
+    settings: Settings,
+    urls: tuple[str, ...],
+    host: str,
+    port: int,
+    attempt_log: Path | None,
+    reports: Path | None,
 ) -> None:
     from postroad.console.api.access import Console
     from postroad.console.api.server import ConsoleServer
@@ -82,6 +94,7 @@ async def _serve(
                 attempt_log,
                 await _configuration_of(url, settings, opened),
                 is_hashed,
+                report=None if reports is None else reports / name.name / "index.html",
             )
             for name, url in zip(names_of(urls), urls, strict=True)
         ]

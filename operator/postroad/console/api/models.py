@@ -190,6 +190,8 @@ class QueueDocument(ApiDocument):
     """Null where it was not looked at before."""
     conditions: list[ConditionDocument] | None = None
     """`Ready`, and those that are not good. Null for a queue that is no MailQueue."""
+    report_at: datetime | None = None
+    """When the report of its lake was written; null: there is none."""
     problem: str | None = None
 
 

@@ -1,14 +1,17 @@
-"""Routes about queues: their sizes, and their mail by age."""
+"""Routes about queues: their sizes, their mail by age, the report of their lake."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse, Response
 
-from postroad.console.api.access import Console, ReadQueue, console_of, user_of
+from postroad.console.api.access import Console, ReadMails, ReadQueue, console_of, user_of
 from postroad.console.api.models import (
     ConditionDocument,
     DomainAges,
@@ -23,6 +26,7 @@ from postroad.domain.queues.documents import ages_value
 from postroad.domain.queues.names import QueueName
 from postroad.domain.queues.selection import age_name
 from postroad.errors import PostroadError
+from postroad.problems import Problem
 
 router = APIRouter(tags=["queues"])
 
@@ -61,7 +65,15 @@ async def _document(console: Console, on: ConsoleQueue) -> QueueDocument:
         oldest_age=_oldest(ages),
         rates=None if rates is None else RatesDocument.of(rates),
         conditions=_conditions(console, on.name),
+        report_at=None if on.report is None else await asyncio.to_thread(_written, on.report),
     )
+
+
+def _written(report: Path) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(report.stat().st_mtime, UTC)
+    except OSError:
+        return None
 
 
 def _conditions(console: Console, name: QueueName) -> list[ConditionDocument] | None:
@@ -85,3 +97,25 @@ async def get_ages(at: ReadQueue) -> Page[DomainAges]:
     """Return waiting mails by destination domain and age, the largest domain first."""
     rows = ages_value(await at.on.queue.ages())
     return Page(items=[DomainAges(**each) for each in rows], next=None)
+
+
+REPORT_POLICY = (
+    "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'"
+)
+"""Of a report, which has its pictures and its style in itself, and no script."""
+
+_HTML: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/html": {"schema": {"type": "string"}}}}
+}
+
+
+@router.get("/queues/{namespace}/{name}/report", response_class=Response, responses=_HTML)
+async def get_report(at: ReadMails) -> Response:
+    """Return the last report of the queue's lake, a page, as it was written."""
+    try:
+        if at.on.report is None:
+            raise FileNotFoundError
+        page = await asyncio.to_thread(at.on.report.read_bytes)
+    except OSError:
+        raise Problem(404, "this console has no report of the queue's lake") from None
+    return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})

@@ -53,6 +53,7 @@ TEXTS: Mapping[str, object] = {
     "oldest": "Oldest due",
     "rate_in": "In",
     "rate_out": "Out",
+    "report": "Report of the lake",
     "sizes_picture": "Waiting mail in the last minutes",
     "ages_picture": "Waiting mail by age, the youngest left",
     "at_least": "at least",
