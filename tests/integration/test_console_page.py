@@ -282,7 +282,7 @@ async def log_out(visit: Visit) -> None:
     page = visit.page
     await visit.open(f"{HOME}/mails")
     await page.get_by_role("button", name="Log out").click()
-    await expect(page.get_by_role("heading", level=1)).to_have_text("Unauthorized")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
     assert len(visit.wrong) == 1, "the status 401 of the page, and of none of its files"
     visit.wrong.clear()
 

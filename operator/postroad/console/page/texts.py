@@ -249,7 +249,7 @@ TEXTS: Mapping[str, object] = {
     },
     "refused": "Back to the queues",
     "token": "Token of Kubernetes",
-    "log_in": "Log in",
+    "log_in": "Log in by a token",
     "log_in_at_issuer": "Log in at the issuer",
     "log_out": "Log out",
     "logged_in": "You are logged in",
@@ -259,4 +259,4 @@ TEXTS: Mapping[str, object] = {
 
 def refused_title(status: int) -> str:
     """Return what a refusal is called."""
-    return HTTPStatus(status).phrase
+    return "Log in" if status == HTTPStatus.UNAUTHORIZED else HTTPStatus(status).phrase
