@@ -6,11 +6,12 @@
 ARG BASE=python:3.11-slim-bookworm
 FROM $BASE AS libraries
 WORKDIR /src
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1 PIP_ONLY_BINARY=:all:
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ONLY_BINARY=:all:
 COPY locks/run.txt locks/
-# Compiled by content, not by time: the copies stay valid wherever the layer is unpacked.
+# Compiled by content, not by time: the copies stay valid wherever the layer is unpacked. Those that
+# pip makes are valid by time and would stay (PIP_NO_COMPILE=1 has pip make them).
 RUN python -m venv --without-pip /opt/libraries \
- && pip --python /opt/libraries/bin/python install --require-hashes -r locks/run.txt \
+ && pip --python /opt/libraries/bin/python install --no-compile --require-hashes -r locks/run.txt \
  && python -m compileall -q --invalidation-mode unchecked-hash /opt/libraries/lib
 
 FROM libraries AS build
@@ -19,8 +20,8 @@ RUN python -m venv /opt/build && /opt/build/bin/pip install --require-hashes -r 
 COPY pyproject.toml README.md LICENSE ./
 COPY operator operator
 RUN /opt/build/bin/hatchling build -t wheel \
- && pip --python /opt/libraries/bin/python install --no-deps --no-index --target /opt/postroad \
-        dist/*.whl \
+ && pip --python /opt/libraries/bin/python install --no-compile --no-deps --no-index \
+        --target /opt/postroad dist/*.whl \
  && python -m compileall -q --invalidation-mode unchecked-hash /opt/postroad \
  && PYTHONPATH=/opt/postroad /opt/postroad/bin/postroad --version
 
@@ -28,8 +29,8 @@ RUN /opt/build/bin/hatchling build -t wheel \
 FROM libraries AS pipeline-libraries
 COPY locks/build.txt locks/pipeline.txt locks/
 RUN python -m venv /opt/build && /opt/build/bin/pip install --require-hashes -r locks/build.txt \
- && /opt/build/bin/pip install --require-hashes --no-build-isolation --no-binary pyspark \
-        --target /opt/pipeline -r locks/pipeline.txt \
+ && /opt/build/bin/pip install --no-compile --require-hashes --no-build-isolation \
+        --no-binary pyspark --target /opt/pipeline -r locks/pipeline.txt \
  && rm -rf /opt/pipeline/pyspark/examples /opt/pipeline/pyspark/data /opt/pipeline/bin \
  && python -m compileall -q --invalidation-mode unchecked-hash /opt/pipeline
 

@@ -12,7 +12,7 @@ TOOLS := helm kubeconform
 empty :=
 comma := ,
 
-.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-gitops test-james test-kind unit demo demo-small docs release plugin bench chaos kills mutants clean
+.PHONY: help setup machine lock manifests api-reference check test test-cluster test-matrix test-peers test-machine test-gitops test-james test-release test-kind unit demo demo-small docs release plugin bench chaos kills mutants clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]*:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,7 @@ lock: setup ## resolve the dependencies anew
 	printf 'matplotlib>=3.10\npandas>=2.2,<3\npyarrow>=18\npyspark>=3.5.9,<3.6\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/pipeline.txt -
 	printf 'mike>=2.1\nmkdocs-click>=0.9\nmkdocs-material>=9.6\nmkdocstrings[python]>=0.30\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/docs.txt -
 	printf 'hatchling\nsetuptools\nwheel\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -
+	printf 'spdx-tools\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/spdx.txt -
 	printf 'dramatiq[redis]\nhuey\nprocrastinate\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -o locks/peers.txt -
 
 manifests: setup ## render manifests/ from the chart, copy the CRDs into it
@@ -91,6 +92,9 @@ test-james: setup ## queues that James' own jars fill, moved by `postroad migrat
 	cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3
 	variables="$$(cd tests && $(PYTHON) -m stack env)" || exit 1; eval "$$variables"; \
 	POSTROAD_TEST_JAMES=yes POSTROAD_REQUIRE=james,rabbitmq,cassandra,s3,java,mvn $(PY) -m pytest $(or $(TESTS),tests/integration/test_james_migration.py)
+
+test-release: setup ## a whole release twice: digests, cosign, and syft beside the bill of materials (built by Go: half an hour, once)
+	POSTROAD_TEST_RELEASE=yes POSTROAD_REQUIRE=release,buildah $(PY) -m pytest $(or $(TESTS),tests/release)
 
 test-kind: setup ## the demo and the e2e tests over Docker and kind (an engine is started where none answers; TESTS=path)
 	export POSTROAD_STACK_DIR="$${POSTROAD_STACK_DIR:-$${XDG_STATE_HOME:-$$HOME/.local/state}/postroad/kind}"; \

@@ -45,6 +45,7 @@ SIGNS = {
     "peers": "POSTROAD_TEST_PEERS",
     "gitops": "POSTROAD_TEST_GITOPS",
     "james": "POSTROAD_TEST_JAMES",
+    "release": "POSTROAD_TEST_RELEASE",
 }
 
 
@@ -125,6 +126,8 @@ def _how_to_get(server: str) -> str:
         return "tests with other mail servers run by `make test-peers`"
     if server == "gitops":
         return "tests with Flux and Argo CD run by `make test-gitops`"
+    if server == "release":
+        return "tests of a whole release run by `make test-release`"
     if server in SIGNS:
         return (
             f"{server} is not running: start it with `python -m stack up {server}` "
