@@ -143,6 +143,7 @@ class _Terminated(KeyboardInterrupt):
 
 
 def _terminate(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut the drain
     raise _Terminated
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import smtplib
 import subprocess
 import sys
@@ -161,6 +163,26 @@ def test_a_loop_of_consumption_ends_by_ctrl_c(queue: SyncQueue) -> None:
 
     assert len(seen) == 1
     assert list(queue.browse()) == []  # the handler had its time to return
+
+
+def test_a_second_sigterm_does_not_cut_the_drain(queue: SyncQueue) -> None:
+    queue.enqueue(mail())
+    main, ended = threading.main_thread().ident, threading.Event()
+    assert main is not None
+
+    async def handler(_: HandedMail) -> None:
+        while sys._current_frames()[main].f_code.co_name != "wait":
+            await asyncio.sleep(0.01)
+        for _each in range(2):
+            signal.pthread_kill(main, signal.SIGTERM)
+            await asyncio.sleep(0.2)
+        ended.set()
+
+    queue.consume(handler)
+
+    assert ended.is_set()
+    assert queue.size().size == 0
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_smtplib_is_replaced_without_a_server(queue: SyncQueue) -> None:
