@@ -32,7 +32,12 @@ gc.set_threshold(10_000, 50, 1_000)
 before one among all objects. By the default, 700 and twice 10, searches were a fifteenth of all
 CPU, because a process holds every collected test, and all that these import."""
 
-PACKAGES = {"java": "openjdk-17-jre-headless", "mvn": "maven", "promtool": "prometheus"}
+PACKAGES = {
+    "java": "openjdk-17-jre-headless",
+    "mvn": "maven",
+    "pg_ctlcluster": "postgresql",
+    "promtool": "prometheus",
+}
 """Programs that have another name than their package."""
 
 SIGNS = {

@@ -31,6 +31,7 @@ from postroad.pipeline.spark.spark_conf import lake_folder, s3_settings
 from postroad.ports.servers import Servers
 from postroad.ports.view import View
 from postroad.settings import from_environment
+from support.catalog_server import login_of, metadata_in, postgresql
 from support.certificates import Certificates
 from support.entry_lines import EntryLine, entry_line
 from support.lake_frames import in_order, lines_in
@@ -173,3 +174,26 @@ def assert_one_line(found: tuple[int, str, str], code: int, text: str) -> None:
     assert found[:2] == (code, ""), found
     (line,) = found[2].splitlines()
     assert text in line
+
+
+@pytest.mark.needs("pg_ctlcluster")
+async def test_a_database_names_the_tables_in_the_bucket(
+    url: str, name: QueueName, real: Servers, tmp_path: Path
+) -> None:
+    async with open_queue(url, create=True) as queue:
+        view = real.views().view(str(name))
+        start = slice_of((await view.server_times()).times[0].time, HOUR)
+        lines = await lines_of(view, start, await fill(queue))
+        await close_slices(view, {start: Counter(line.bucket_id for line in lines)})
+    with postgresql() as port:
+        uri = f"jdbc:postgresql://127.0.0.1:{port}/postgres"
+        catalog = {"type": "JDBC", "uri": uri, "login": {"folder": str(login_of(tmp_path))}}
+        code, output, errors = await archive(url, POSTROAD_PIPELINE_CATALOG=json.dumps(catalog))
+        named = metadata_in(port, f"{str(name).replace('.', '_')}.mail_entries")
+
+    assert code == 0, errors
+    assert json.loads(output)["rows"] == len(lines) > 0
+    bucket = name.bucket("postroad-")
+    assert named.startswith(f"s3a://{bucket}/")
+    keys = [each async for each in real.blobs(bucket).keys("")]
+    assert named.removeprefix(f"s3a://{bucket}/") in keys

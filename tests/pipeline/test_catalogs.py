@@ -7,6 +7,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pipeline.conftest import RunJob
 from postroad import Mail, open_queue
 from postroad.embedded.log.layout import Layout
 from postroad.testing import take
-from support.catalog_server import rest_catalog
+from support.catalog_server import login_of, metadata_in, postgresql, rest_catalog
 
 pytestmark = [
     pytest.mark.needs("java", "mvn"),
@@ -35,11 +36,13 @@ Metadata = Callable[[str], str]
 class Catalog:
     """A catalog that is there, and what another program finds in it."""
 
-    def __init__(self, kind: str, uri: str, metadata: Metadata) -> None:
-        self.kind, self.uri, self.metadata = kind, uri, metadata
+    def __init__(self, kind: str, uri: str, metadata: Metadata, login: Path | None = None) -> None:
+        self.kind, self.uri, self.metadata, self.login = kind, uri, metadata, login
 
     def document(self, namespace: str) -> str:
-        fields = {"type": self.kind, "uri": self.uri, "namespace": namespace}
+        fields: dict[str, object] = {"type": self.kind, "uri": self.uri, "namespace": namespace}
+        if self.login is not None:
+            fields["login"] = {"folder": str(self.login)}
         return json.dumps(fields)
 
     def states(self, namespace: str) -> list[str]:
@@ -47,9 +50,20 @@ class Catalog:
         return sorted(table.scan(selected_fields=FIELDS).to_arrow()["state"].to_pylist())
 
 
-@pytest.fixture(params=["REST", "JDBC"])
+POSTGRESQL = pytest.param("PostgreSQL", marks=pytest.mark.needs("pg_ctlcluster"))
+TABLE = (
+    "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = {} AND table_name = {}"
+)
+
+
+@pytest.fixture(params=["REST", "SQLite", POSTGRESQL])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalog]:
-    if request.param == "JDBC":
+    if request.param == "PostgreSQL":
+        with postgresql() as port:
+            uri, login = f"jdbc:postgresql://127.0.0.1:{port}/postgres", login_of(tmp_path)
+            yield Catalog("JDBC", uri, partial(metadata_in, port), login)
+        return
+    if request.param == "SQLite":
         database = tmp_path / "catalog.db"
 
         def metadata(table: str) -> str:

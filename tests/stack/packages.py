@@ -38,6 +38,7 @@ PROOFS = {
     "nftables": "nft",
     "openjdk-17-jre-headless": "/usr/lib/jvm/java-17-openjdk-*/bin/java",
     "openssl": "openssl",
+    "postgresql": "/usr/lib/postgresql/*/bin/postgres",
     "prometheus": "promtool",
     "rabbitmq-server": "/usr/lib/rabbitmq/bin/rabbitmq-server",
     "runc": "runc",

@@ -1,8 +1,10 @@
-"""Catalogs of Iceberg for tests: the REST server of its own tests, and SQLite's driver for JDBC."""
+"""Catalogs of Iceberg for tests: the REST server of its own tests; for JDBC, SQLite's driver, and
+a PostgreSQL."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -85,6 +87,55 @@ def rest_catalog(folder: Path) -> Iterator[str]:
     finally:
         server.kill()
         server.wait()
+
+
+PASSWORD = "a password of the catalog"
+
+
+@contextmanager
+def postgresql() -> Iterator[int]:
+    """A PostgreSQL with a database `postgres`, for the user `postgres` by a password; gives its
+    port. Needs root."""
+    programs, port = max(Path("/usr/lib/postgresql").glob("*/bin")), free_port()
+    as_user = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups"]
+    with tempfile.TemporaryDirectory(prefix="postgresql-") as name:
+        shutil.chown(name, "postgres")
+        password, data = Path(name) / "password", f"{name}/data"
+        password.write_text(PASSWORD)
+        password.chmod(0o644)
+        make = [f"{programs}/initdb", "-A", "scram-sha-256", f"--pwfile={password}", "-N"]
+        subprocess.run([*as_user, *make, "-D", data], check=True, capture_output=True, cwd=name)
+        options = f"-p {port} -k {name} -c listen_addresses=127.0.0.1 -c fsync=off"
+        control = [*as_user, f"{programs}/pg_ctl", "-D", data, "-w", "-l", f"{name}/log"]
+        subprocess.run([*control, "-o", options, "start"], check=True, capture_output=True)
+        try:
+            yield port
+        finally:
+            subprocess.run([*control, "-m", "immediate", "stop"], check=True, capture_output=True)
+
+
+def metadata_in(port: int, table: str) -> str:
+    """The file of metadata of a table, as the database of `postgresql` names it."""
+    namespace, name = table.split(".")
+    query = (
+        f"SELECT metadata_location FROM iceberg_tables WHERE table_namespace = '{namespace}'"
+        f" AND table_name = '{name}'"
+    )
+    found = subprocess.run(
+        ["psql", "-At", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-c", query],
+        env={**os.environ, "PGPASSWORD": PASSWORD},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return found.stdout.strip()
+
+
+def login_of(folder: Path) -> Path:
+    """A folder with the login of `postgresql`."""
+    login = folder / "login"
+    login.mkdir()
+    (login / "username").write_text("postgres")
+    (login / "password").write_text(PASSWORD)
+    return login
 
 
 def _wait(server: subprocess.Popen[bytes], url: str) -> None:
