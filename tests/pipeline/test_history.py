@@ -20,7 +20,7 @@ from postroad.embedded.history import HistorySegment, read_history
 from postroad.embedded.log.layout import Layout
 from postroad.pipeline.addresses import kept_address
 from postroad.pipeline.archive.embedded_parts import HistoryPart, HistoryReader
-from postroad.pipeline.spark.lake.history import entry_lines, read_parts, whole_mails
+from postroad.pipeline.spark.lake.history import entry_lines, read_parts, unfinished_mails
 from postroad.pipeline.spark.lake.schema import ENTRIES, PARTS
 from postroad.settings.pipeline import AddressKind
 from support.memory.clock import ManualClock
@@ -89,7 +89,10 @@ async def test_columns_make_the_lines_of_plain_python(spark: SparkSession) -> No
     schema = spark.createDataFrame([], PARTS.schema).schema
     taken = read_parts(spark, cast("HistoryReader", Known(segments)), schema).localCheckpoint()
 
-    lines, whole = entry_lines(taken), {row.mail_id for row in whole_mails(taken).collect()}
+    lines = entry_lines(taken)
+    whole = {part.mail_id for part in every} - {
+        row.mail_id for row in unfinished_mails(taken).collect()
+    }
 
     assert lines.dtypes == [(name, kind) for name, (kind, _) in ENTRIES.columns.items()]
     moments = [name for name, kind in lines.dtypes if kind == "timestamp"]

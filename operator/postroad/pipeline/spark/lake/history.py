@@ -54,15 +54,15 @@ def _of(kind: PartKind, *columns: str) -> Column:
     return F.sort_array(F.collect_set(part))
 
 
-def whole_mails(parts: DataFrame) -> DataFrame:
-    """Return the ids of mails of which nothing more comes: the end is there, and each envelope that
-    another part names."""
+def unfinished_mails(parts: DataFrame) -> DataFrame:
+    """Return the ids of mails of which more may come: there is no end yet, or an envelope is
+    missing that another part names."""
     envelopes = F.when(F.col("kind") == PartKind.ENVELOPE.value, F.col("place"))
     found = parts.groupBy("mail_id").agg(
         F.bool_or(F.col("kind") == PartKind.FINISH.value).alias("has_ended"),
         F.array_except(F.collect_set("before"), F.collect_set(envelopes)).alias("missing"),
     )
-    return found.where(F.col("has_ended") & (F.size("missing") == 0)).select("mail_id")
+    return found.where(~F.col("has_ended") | (F.size("missing") > 0)).select("mail_id")
 
 
 _ENVELOPE = (

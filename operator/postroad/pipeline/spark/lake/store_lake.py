@@ -13,12 +13,21 @@ from postroad.domain.values.instants import instant
 from postroad.pipeline.archive.embedded_parts import HOUR, HistoryReader, PartKind
 from postroad.pipeline.archive.lake_files import KnownTimes, LakeFiles
 from postroad.pipeline.spark.lake.catalogs import LakePlace, lake_place
-from postroad.pipeline.spark.lake.history import entry_lines, lost_hours, read_parts, whole_mails
+from postroad.pipeline.spark.lake.history import (
+    entry_lines,
+    lost_hours,
+    read_parts,
+    unfinished_mails,
+)
 from postroad.pipeline.spark.lake.lake import CATALOG, LakeTables, name_lake, ranges_of, within
 from postroad.pipeline.spark.lake.schema import ENTRIES, PARTS, STORE_TABLES, LakeTable
 from postroad.pipeline.spark.session import kept
 
 _LINE = tuple(ENTRIES.columns)
+
+MAX_BROADCAST = 100_000
+"""Ids of mails that each task has in memory, so that the parts of the others stay where they are:
+some 10 MB."""
 
 
 class SegmentFound(NamedTuple):
@@ -84,8 +93,15 @@ class StoreLake(LakeTables):
         """Put the entries of mails that have new parts into the lake, each in place of its former
         line where it differs; return counts. What has ended stays so: a file that comes back, as
         with a backup, has less than the lake knows."""
-        mails = self._taken.select("mail_id").distinct()
-        lines = kept(entry_lines(self._all_parts().join(mails, "mail_id", "left_semi")))
+        new = self._all_parts()
+        if self._state("parts") is not None:  # else all parts are of mails that have new ones
+            mails = self._taken.select("mail_id").distinct()
+            new = new.join(mails, "mail_id", "left_semi")
+        lines = kept(entry_lines(new))
+        if self._state("entries") is None:  # nothing to compare with: two joins less
+            if count := lines.count():
+                self._overwrite("entries", lines, self._hours_of(lines))
+            return {"entries": count, "changed": count}
         former = self._entries_of(lines).select("enqueue_id", F.struct(*_LINE).alias("former"))
         former_line, line = F.col("former"), F.struct(*_LINE)
         differs = ~former_line.eqNullSafe(line) & (~former_line.is_final | F.col("is_final"))
@@ -102,9 +118,11 @@ class StoreLake(LakeTables):
     def lost_hours(self, salts: Collection[str]) -> list[datetime]:
         """Return of which hours something is lost: of mails that are not whole, and of which no
         segment of these salts has a part, nothing comes."""
-        self._left = kept(
-            self._all_parts().join(whole_mails(self._all_parts()), "mail_id", "left_anti")
-        )
+        parts = self._all_parts()
+        some = kept(unfinished_mails(parts).select(F.col("mail_id").alias("unfinished")))
+        if some.count() <= MAX_BROADCAST:
+            some = F.broadcast(some)
+        self._left = kept(parts.join(some, F.col("mail_id") == F.col("unfinished"), "left_semi"))
         lost = self._left.join(self._living(salts), "mail_id", "left_anti")
         return [instant(row[0]) for row in lost_hours(lost).select(F.unix_micros("at")).collect()]
 
@@ -118,9 +136,10 @@ class StoreLake(LakeTables):
         self.replace_parts(left.unionByName(segments, allowMissingColumns=True))
 
     def _all_parts(self) -> DataFrame:
-        return (
-            self.parts().unionByName(self._taken, allowMissingColumns=True).where("mail_id <> ''")
-        )
+        parts = self._taken
+        if self._state("parts") is not None:
+            parts = self.parts().unionByName(parts, allowMissingColumns=True)
+        return parts.where("mail_id <> ''")
 
     def _living(self, salts: Collection[str]) -> DataFrame:
         return self._left.where(F.col("salt").isin(*salts)).select("mail_id").distinct()
@@ -156,6 +175,8 @@ def open_store_lake(
     place = lake_place(f"file:{folder}", {}, catalog, None)  # Hadoop takes no escapes
     name_lake(session, place)
     session.conf.set("spark.sql.shuffle.partitions", "4")  # of at most 1 GiB of segments
+    if create:  # of queries of a few seconds, plans that are made anew save nothing
+        session.conf.set("spark.sql.adaptive.enabled", "false")
     lake = StoreLake(session, CATALOG, place, folder)
     lake.create() if create else lake.check()
     return lake
