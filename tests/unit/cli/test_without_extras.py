@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
 
 from postroad.errors import EXTRAS
 
@@ -145,3 +147,24 @@ def test_a_directory_needs_no_extra_and_servers_name_theirs(tmp_path: Path) -> N
     *_, last = ended.stderr.splitlines()
     assert last.startswith("postroad.errors.NotInstalled: ")
     assert last.endswith(" is not installed")
+
+
+def _brought(name: str, found: set[str]) -> set[str]:
+    """Add to `found` what an installation of a package without extras brings."""
+    for text in distribution(name).requires or ():
+        each = Requirement(text)
+        if each.name not in found and (each.marker is None or each.marker.evaluate({"extra": ""})):
+            found.add(each.name)
+            _brought(each.name, found)
+    return found
+
+
+def test_an_installation_without_extras_is_small() -> None:
+    found = _brought("postroad", {"postroad"})
+    files = [file.locate() for name in found for file in distribution(name).files or ()]
+    own = [each for each in (ROOT / "operator/postroad").rglob("*") if each.suffix != ".pyc"]
+    size = sum(Path(each).stat().st_size for each in [*files, *own] if Path(each).is_file())
+
+    assert {"pydantic", "click"} < found
+    assert len(found) <= 12
+    assert size < 40_000_000
