@@ -194,6 +194,12 @@ async def test_cookies_of_a_login_are_short_and_for_the_console_alone(
             assert {"httponly", f"samesite={site}", f"max-age={seconds}", "path=/"} <= set(parts)
             assert ("secure" in parts) == is_secured
             assert not any(part.startswith("domain=") for part in parts)
+            assert each.startswith("__Host-") == is_secured
+        console.client.cookies.clear()
+        pair = session.partition(";")[0]
+        for given, status in ((pair, 200), (pair.removeprefix("__Host-"), 401)):
+            found = await console.client.get("/", headers={**headers, "Cookie": given})
+            assert found.status_code == (status if is_secured else 200), given
 
 
 async def test_a_client_with_a_secret_sends_it_as_the_issuer_wants(tmp_path: Path) -> None:
@@ -284,7 +290,14 @@ async def test_an_answer_is_that_to_the_login_of_its_browser_once(tmp_path: Path
 
 @pytest.mark.parametrize(
     "to",
-    ["//evil.example", "https://evil.example/queues/", "/queues/a;url=//x", "/queues/a\r\nX: y"],
+    [
+        "//evil.example",
+        "https://evil.example/queues/",
+        "/queues/a;url=//x",
+        "/queues/a\r\nX: y",
+        "/queues/..?token=x",  # which a browser takes for another user's link, `/?token=x`
+        "/queues/a/.%2E/%2e./?token=x",
+    ],
 )
 async def test_a_login_leads_to_pages_of_the_console_alone(tmp_path: Path, to: str) -> None:
     async with logins_at_an_issuer(tmp_path) as (issuer, console):

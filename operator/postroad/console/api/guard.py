@@ -40,6 +40,7 @@ MAX_COOKIES = 4096
 """Octets of the cookies of a request."""
 
 COOKIE, LOGIN_COOKIE = "postroad-console", "postroad-login"
+"""Names of cookies; with TLS, they begin with `__Host-`."""
 
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
 """Paths that need no session."""
@@ -54,8 +55,9 @@ SESSION = "/session"
 LOGIN, CALLBACK, LOGOUT = "/login", "/login/callback", "/logout"
 """Paths that send a browser to the issuer, take it back from there, and end its session."""
 
-_OWN_PATH = re.compile(r"/queues/[-A-Za-z0-9._~/?&=%:@+]*")
-"""Pages that a login may lead to: none elsewhere, and nothing that ends the field of a header."""
+_OWN_PATH = re.compile(r"/queues/(?!.*(?:\.|%2[Ee]){2})[-A-Za-z0-9._~/?&=%:@+]*")
+"""Pages that a login may lead to: none elsewhere, and nothing that ends the field of a header.
+Browsers make `/` of `/queues/..`, and with `?token=` that is another user's link."""
 
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
@@ -173,7 +175,7 @@ class RequestGuard:
             return await self._logged_in(logins, scope, headers, origin)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         is_cookie = scheme.lower() != "bearer"
-        secret = _cookie(headers) if is_cookie else token.strip()
+        secret = _cookie(headers, COOKIE, origin) if is_cookie else token.strip()
         who = await self._user(secret, "there is no session", is_cookie=is_cookie)
         if scope["method"] not in SAFE and who.is_by_cookie:
             _check_origin(headers, origin)
@@ -251,7 +253,7 @@ class RequestGuard:
             secret, url = await logins.begin(f"{origin}{CALLBACK}", to)
             sent = RedirectResponse(url, 303)
             return self._cookie_set(sent, LOGIN_COOKIE, secret, origin, logins.lifetime, "lax")
-        token, to = await logins.end(_cookie(headers, LOGIN_COOKIE) or "", fields)
+        token, to = await logins.end(_cookie(headers, LOGIN_COOKIE, origin) or "", fields)
         who = await self._user(
             token, "the API server does not take the issuer's token", is_cookie=False
         )
@@ -278,7 +280,7 @@ class RequestGuard:
         """Return the response with a cookie for this console alone; without a lifetime, the
         browser forgets the one that it has."""
         response.set_cookie(
-            name,
+            _named(name, origin),
             secret,
             max_age=int(lifetime.total_seconds()),
             path="/",
@@ -328,12 +330,18 @@ def _query(scope: Scope) -> dict[str, list[str]]:
         raise Problem(400, "the query has too many fields") from None
 
 
-def _cookie(headers: Headers, name: str = COOKIE) -> str | None:
+def _named(cookie: str, origin: str) -> str:
+    """Return the name that a cookie has at an origin. Browsers take this prefix from the host
+    itself alone: without it, another host of the domain could begin a session of its own user."""
+    return f"__Host-{cookie}" if origin.startswith("https:") else cookie
+
+
+def _cookie(headers: Headers, cookie: str, origin: str) -> str | None:
     text = "; ".join(headers.getlist("cookie"))
     if len(text) > MAX_COOKIES:
         return None
     try:
-        found = SimpleCookie(text).get(name)
+        found = SimpleCookie(text).get(_named(cookie, origin))
     except CookieError:
         return None
     return None if found is None else found.value
