@@ -163,8 +163,9 @@ async def _send_by_any_key(
 
 
 async def _attempt_once(self: Forwarder, item: Item) -> bool:
-    await _attempt(self, item)
-    await item.done()
+    if not await _attempt(self, item):
+        await item.done()
+        self._outbox.left(item.mail_id, item.size_bytes, "refused")
     return True
 
 
