@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from postroad.domain.delivery.attempts import LoggedAttempt, to_document
 from postroad.errors import InvalidInput
 
 MAX_LINES = 200
@@ -22,20 +23,29 @@ class OutcomeWindow:
 
     def __init__(self) -> None:
         self.number = 0
+        self._noted = deque[Iterator[LoggedAttempt]](maxlen=MAX_LINES)
         self._lines = deque[Mapping[str, Any]](maxlen=MAX_LINES)
 
-    def note(self, line: Mapping[str, Any]) -> None:
-        self.number += 1
-        if len(json.dumps(line)) > MAX_LINE:
-            line = {**line, "reply": ""}
-        self._lines.append(line)
+    def note(self, count: int, lines: Iterator[LoggedAttempt]) -> None:
+        """Note the lines of an attempt, one or more. They are made for `text` alone, because a
+        worker delivers more between two of them than are shown."""
+        self.number += count
+        self._noted.append(lines)
 
     def clear(self) -> None:
+        self._noted.clear()
         self._lines.clear()
 
     def text(self) -> str:
         """Return the form in which it is published."""
+        self._lines.extend(_document(line) for lines in self._noted for line in lines)
+        self._noted.clear()
         return json.dumps({"last": self.number, "lines": list(self._lines)})
+
+
+def _document(line: LoggedAttempt) -> Mapping[str, Any]:
+    document = to_document(line)
+    return document if len(json.dumps(document)) <= MAX_LINE else {**document, "reply": ""}
 
 
 def read_window(text: str) -> tuple[int, Sequence[Mapping[str, Any]]]:

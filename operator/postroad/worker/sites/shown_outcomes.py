@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 
-from postroad.domain.delivery.attempts import Attempted, logged, to_document
+from postroad.domain.delivery.attempts import Attempted, logged
 from postroad.domain.delivery.shown import OutcomeWindow
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.clock import Clock
@@ -35,12 +35,11 @@ class ShownOutcomes:
         self, attempted: Attempted, outcomes: Mapping[str, Outcome], *, given_up: bool = False
     ) -> None:
         """Show outcomes, if a console watches."""
-        if not self.is_watched:
+        if not self.is_watched or not outcomes:
             return
-        for line in logged(
-            attempted, outcomes, with_addresses=self._with_addresses, given_up=given_up
-        ):
-            self._window.note(to_document(line))
+        kept = dict(outcomes)  # the lines are made later: the caller may change its own until then
+        lines = logged(attempted, kept, with_addresses=self._with_addresses, given_up=given_up)
+        self._window.note(len(kept), lines)
         self._noted.set()
 
     async def obey(self, watchers: Mapping[str, str] | None) -> None:
