@@ -53,6 +53,10 @@ def _relay(**relay: Any) -> Spec:
     return {"workers": {"handler": {"relay": {"host": "h"} | relay}}}
 
 
+def _console(**oidc: Any) -> Spec:
+    return {"console": {"oidc": {"clientId": "console"} | oidc}}
+
+
 def _handler(**handler: Any) -> Spec:
     return {"workers": {"handler": handler}}
 
@@ -342,6 +346,8 @@ MAIL_QUEUES = (
     Case(_submission(users={"oidc": OIDC | {"issuer": "http://127.255.0.53/"}})),
     Case(_submission(users={"oidc": OIDC | {"issuer": "http://127.0.example/"}}), "write https://"),
     Case(_submission(users={"oidc": OIDC | {"issuer": "http://[::1]:80/"}})),
+    Case(_submission(users={"oidc": OIDC | {"issuer": "http://127.0.0.1:1@id.example/"}}), "write"),
+    Case(_submission(users={"oidc": OIDC | {"issuer": "https://id.example:70000"}}), "port must"),
     Case(_submission(users={"oidc": {"issuer": "https://id.example"}}), "audience"),
     Case(_submission(listeners=[HTTP])),
     Case(_submission(listeners=[HTTP], users=None), "users is missing"),
@@ -404,6 +410,7 @@ MAIL_QUEUES = (
     Case(_filters(HOOK_FILTER | {"secret": {}}), "give either secretRef"),
     Case(_filters({"name": "hook", "http": "https://hook.mail"}), "its requests are signed"),
     Case(_filters(HOOK_FILTER | {"http": "http://hook.mail"}), "write https://"),
+    Case(_filters(HOOK_FILTER | {"http": "http://localhost:a@hook.mail/"}), "http"),
     Case(_submission(rules=[{"users": ["*@a.example"], "maxSize": "25Mi", "fixUp": True}])),
     Case(_submission(rules=[{"maxSize": 65536, "tenant": "a", "senders": ["@a.example", "<>"]}])),
     Case(_submission(rules=[{"maxSize": 65535}]), "maxSize"),
@@ -635,6 +642,10 @@ QUEUE_CLUSTERS = (
     Case(_cassandra(mode="Disabled", caRef={"name": "x"}), "another mode than Disabled"),
     Case(_cassandra(mode="Disabled", clientCertRef={"name": "x"}), "another mode than Disabled"),
     Case({"s3": {"url": "http://s3:70000"}}, "port must be between"),
+    Case(_console(issuer="https://id.example:8443/a")),
+    Case(_console(issuer="https://id.example:70000"), "port must be between"),
+    Case(_console(issuer="https://[::1"), "port must be between"),
+    Case(_console(issuer="http://id.example"), "issuer"),
     Case({"s3": {"url": "http://[2001:db8::1]:9000"}}),
     Case({"cassandra": CASSANDRA | {"port": 65536}}, "port"),
     Case({"cassandra": CASSANDRA | {"contactPoints": ["a b"]}}, "contactPoints"),

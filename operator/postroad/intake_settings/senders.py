@@ -17,6 +17,7 @@ from pydantic import (
 
 from postroad.delivery_settings.patterns import FilePath, SenderPattern, TenantName
 from postroad.delivery_settings.secret_references import SecretKeyReference
+from postroad.domain.values.networks import has_port_in_range, is_secured
 from postroad.intake_settings.listeners import IntakeSection, NetworkTexts
 
 MIN_MAIL_BYTES = 65536
@@ -58,11 +59,6 @@ StoreBytes = Annotated[
 UserPattern = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_user_pattern)]
 
 
-def is_secured(url: str) -> bool:
-    """Return whether what comes from a URL is what its server sent: by HTTPS, or on loopback."""
-    return re.match(r"https://|http://(127\.0\.0\.1|\[::1\]|localhost)[:/]", url) is not None
-
-
 class Oidc(IntakeSection):
     """An issuer of tokens, with which clients log in by OAUTHBEARER or XOAUTH2."""
 
@@ -78,6 +74,8 @@ class Oidc(IntakeSection):
 
     @model_validator(mode="after")
     def _is_secured(self) -> Oidc:
+        if not has_port_in_range(self.issuer):
+            raise ValueError("the port must be between 1 and 65535")
         if not is_secured(self.issuer):
             raise ValueError("write https://: keys that come in clear verify nothing")
         return self

@@ -205,7 +205,7 @@ class ConsoleOidc(parts.Model):
     """An OpenID Connect issuer that the API server knows, at which browsers log in (authorization
     code with PKCE)."""
 
-    issuer: Annotated[str, Field(max_length=1024, pattern=r"^https://[^\s?#]+$")]
+    issuer: Annotated[str, Field(max_length=1024, pattern=r"^https://[^\s?#]+$"), parts.PortInRange]
     """Its address, to which `/.well-known/openid-configuration` is appended, as the API server has
     it."""
 

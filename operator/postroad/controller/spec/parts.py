@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -20,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from postroad.domain.mail.mail import MAILBOX_PATTERN
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.domain.values.instants import format_duration
+from postroad.domain.values.networks import has_port_in_range
 from postroad.errors import InvalidInput
 
 HOST_PATTERN = "^([A-Za-z0-9_][-A-Za-z0-9_.]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
@@ -65,14 +65,6 @@ def nests_little(value: Any) -> bool:
         parts = [each.values() if isinstance(each, dict) else each for each in level]
         level = [inner for each in parts for inner in each if isinstance(inner, dict | list)]
     return not level
-
-
-def has_port_in_range(url: str) -> bool:
-    """True if a URL has no port, or one from 1 to 65535."""
-    try:
-        return urlsplit(url).port != 0
-    except ValueError:
-        return False
 
 
 Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]

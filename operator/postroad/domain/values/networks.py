@@ -159,3 +159,11 @@ def is_secured(url: str) -> bool:
     """True if nothing between reads what is sent to a URL: over HTTPS, or on loopback."""
     is_local = url.startswith("http://") and is_loopback(urlsplit(url).hostname or "")
     return url.startswith("https://") or is_local
+
+
+def has_port_in_range(url: str) -> bool:
+    """True if a URL has no port, or one from 1 to 65535."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False

@@ -11,10 +11,11 @@ from typing import Any
 import aiohttp
 import jwt
 
+from postroad.domain.values.networks import is_secured
 from postroad.http_responses import parsed_json, read_body
 from postroad.intake.logins.exchanges import MAX_NAME
 from postroad.intake.logins.results import LoginFailed, UsersUnavailable
-from postroad.intake_settings.senders import Oidc, is_secured
+from postroad.intake_settings.senders import Oidc
 from postroad.tls import verifying_context
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
