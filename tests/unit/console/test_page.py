@@ -3,8 +3,10 @@ becomes a part of it."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -435,3 +437,20 @@ async def test_the_report_of_a_lake_is_shown_as_it_was_written_and_runs_nothing(
         assert policy.startswith("sandbox; default-src 'none'; img-src data:;")
         assert "script-src" not in policy
         assert (await console.anonymous.get(path)).status_code == 401
+
+
+def make_huge(page: Path) -> None:
+    page.touch()
+    os.truncate(page, 2**40)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, make_huge])
+async def test_what_is_no_report_or_too_large_takes_no_thread_and_no_memory(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "index.html")
+    async with a_console("memory://paged", reports=tmp_path) as console:
+        path = f"/api/v1{HOME}/report"
+        assert path not in await read(console, HOME)
+        async with asyncio.timeout(5):
+            assert (await console.client.get(path)).status_code == 404

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -29,6 +31,9 @@ from postroad.errors import PostroadError
 from postroad.problems import Problem
 
 router = APIRouter(tags=["queues"])
+
+MAX_REPORT = 32 * 1024 * 1024
+"""Octets of a report that is shown."""
 
 
 @router.get("/queues")
@@ -71,9 +76,22 @@ async def _document(console: Console, on: ConsoleQueue) -> QueueDocument:
 
 def _written(report: Path) -> datetime | None:
     try:
-        return datetime.fromtimestamp(report.stat().st_mtime, UTC)
+        found = report.stat()
+        return datetime.fromtimestamp(found.st_mtime, UTC) if _is_page(found) else None
     except OSError:
         return None
+
+
+def _is_page(found: os.stat_result) -> bool:
+    # Of a pipe, a read never ends; threads that wait so are taken from everything else.
+    return S_ISREG(found.st_mode) and found.st_size <= MAX_REPORT
+
+
+def _page(report: Path) -> bytes:
+    """Return a report. Raises: OSError, FileNotFoundError for what is none."""
+    if not _is_page(report.stat()):
+        raise FileNotFoundError(report)
+    return report.read_bytes()
 
 
 def _conditions(console: Console, name: QueueName) -> list[ConditionDocument] | None:
@@ -115,7 +133,7 @@ async def get_report(at: ReadMails) -> Response:
     try:
         if at.on.report is None:
             raise FileNotFoundError
-        page = await asyncio.to_thread(at.on.report.read_bytes)
+        page = await asyncio.to_thread(_page, at.on.report)
     except OSError:
         raise Problem(404, "this console has no report of the queue's lake") from None
     return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
