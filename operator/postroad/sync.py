@@ -143,7 +143,8 @@ class _Terminated(KeyboardInterrupt):
 
 
 def _terminate(*_: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut the drain
+    # A second one would cut the drain. Not SIG_IGN, which programs that handlers start inherit.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     raise _Terminated
 
 

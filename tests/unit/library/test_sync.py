@@ -176,6 +176,9 @@ def test_a_second_sigterm_does_not_cut_the_drain(queue: SyncQueue) -> None:
         for _each in range(2):
             signal.pthread_kill(main, signal.SIGTERM)
             await asyncio.sleep(0.2)
+        program = subprocess.Popen(["sleep", "5"])
+        program.terminate()
+        assert program.wait() == -signal.SIGTERM, "it ends as it did before"
         ended.set()
 
     queue.consume(handler)
