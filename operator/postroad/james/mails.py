@@ -140,7 +140,7 @@ def id_in(body: bytes) -> str | None:
     """Return the enqueue id of a message that cannot be read otherwise; None: it has none."""
     try:
         return str(UUID(json.loads(body)["enqueueId"]))
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
 
 
@@ -150,7 +150,10 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except InvalidInput:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except (
+        *(AttributeError, KeyError, TypeError, ValueError, OverflowError),
+        RecursionError,  # of JSON that nests too deeply
+    ) as error:
         raise InvalidInput(
             f"its {what} cannot be read: {type(error).__name__}",
             hint="was it written by another release of James?",

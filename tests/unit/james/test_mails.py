@@ -163,7 +163,9 @@ def test_damaged_rows_are_refused(changed: dict[str, Any]) -> None:
         of_row(row(**changed))
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"null", b'{"enqueueId": 5}', b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"null", b'{"enqueueId": 5}', b"\xff", b"[" * 100_000]
+)
 def test_what_is_no_message_of_james_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidInput):
         of_message(body)
