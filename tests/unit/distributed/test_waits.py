@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +11,7 @@ import pytest
 
 from postroad.distributed.dequeue.leases import WaitLimits
 from postroad.distributed.engine.engine import Engine
-from postroad.distributed.engine.timing import Backoff, Timing, persist
+from postroad.distributed.engine.timing import Backoff, Timing, each_of, persist, results
 from postroad.domain.queues.entries import EntryKey
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import BrokerUnavailable, InvalidSettings, ViewRefused, ViewUnavailable
@@ -229,3 +230,30 @@ async def test_others_of_a_partition_that_was_away_wait_no_seconds_for_a_minute(
     assert await is_over(limits, AWAY, clock.elapsed())
     clock.jump(MINUTE + US)
     assert not await is_over(limits, AWAY, clock.elapsed())
+
+
+async def test_results_end_what_is_under_way_with_the_first_error_also_of_the_last_items() -> None:
+    ended: list[str] = []
+
+    async def work(item: str) -> str:
+        if item == "slow":
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append(item)
+                raise
+        if item == "broken":
+            await asyncio.sleep(0.01)
+            raise ViewUnavailable("away")
+        return item
+
+    found: list[str] = []
+
+    async def collect() -> None:
+        async for each in results(each_of(["slow", "quick", "broken"]), work, at_once=8):
+            found.append(each)
+
+    async with asyncio.timeout(10):
+        with pytest.raises(ViewUnavailable):
+            await collect()
+    assert (found, ended) == (["quick"], ["slow"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ import pytest
 from postroad import open_queue
 from postroad.adapters.rabbitmq.transfers import QueueDepth
 from postroad.domain.queues.entries import Partition
-from postroad.errors import BlobMissing
+from postroad.errors import BlobMissing, BlobsUnavailable
 from postroad.james import migration
 from postroad.james.migration import Migration
 from postroad.ports.mail_queue import MailQueue
@@ -29,12 +30,14 @@ class Stopped(BaseException):
 class FakeJames:
     """James' servers, in the roles of tables, blobs and broker at once."""
 
-    def __init__(self) -> None:
-        self.ids = [uuid4() for _ in range(MAILS)]
+    def __init__(self, mails: int = MAILS) -> None:
+        self.ids = [uuid4() for _ in range(mails)]
         self.ready = {"JamesMailQueue-workqueue-spool": [self.body(each) for each in self.ids]}
         self.held: list[tuple[str, bytes]] = []
         self.marks: set[UUID] = set()
         self.lost_blobs: set[str] = set()
+        self.slow_blobs: dict[str, asyncio.Event] = {}
+        self.cancelled: list[str] = []
         self.consumers = 0
         self.delivered: list[UUID] = []
         self.left: int | None = None
@@ -134,6 +137,12 @@ class FakeJames:
         self.step()
         if header in self.lost_blobs:
             raise BlobMissing(f"no blob {header}")
+        if header in self.slow_blobs:
+            try:
+                await self.slow_blobs[header].wait()
+            except asyncio.CancelledError:
+                self.cancelled.append(header)
+                raise
         return f"{header}\r\n\r\n{body}".encode()
 
 
@@ -142,9 +151,9 @@ class HeldBody:
         self.queue, self.body = queue, body
 
 
-def started(james: FakeJames, queue: MailQueue | None) -> Migration:
+def started(james: FakeJames, queue: MailQueue | None, lanes: int = 1) -> Migration:
     fake = cast("Any", james)
-    return Migration("spool", fake, fake, [fake], queue, lambda *_: None)
+    return Migration("spool", fake, fake, [fake] * lanes, queue, lambda *_: None)
 
 
 async def queued(queue: MailQueue) -> list[UUID]:
@@ -235,3 +244,41 @@ async def test_copy_touches_neither_marks_nor_messages(queue: MailQueue) -> None
     assert sorted(await queued(queue)) == sorted(james.ids[1:])
     assert james.marks == {james.ids[0]}
     assert len(james.ready["JamesMailQueue-workqueue-spool"]) == MAILS
+
+
+async def test_a_slow_mail_holds_up_no_other_of_its_lane(queue: MailQueue) -> None:
+    james = FakeJames(mails=40)
+    slow = f"header {james.ids[0]}"
+    james.slow_blobs[slow] = asyncio.Event()
+    run = started(james, queue)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(run.move(with_hidden=False))
+        while run.tally.moved < 39:
+            await asyncio.sleep(0)
+        assert james.ids[0] not in james.marks
+        james.slow_blobs[slow].set()
+    assert run.tally.moved == 40
+    assert not james.held
+
+
+async def test_the_first_error_of_a_lane_ends_the_others(
+    queue: MailQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migration, "TOGETHER", 1)
+    monkeypatch.setattr(migration, "TAKEN", 1)
+    james = FakeJames(mails=3)  # the first lane holds two, of which it waits for the first
+    slow, _, away = (f"header {each}" for each in james.ids)
+    james.slow_blobs[slow] = asyncio.Event()
+    content = james.content
+
+    async def asked(header: str, body: str) -> bytes:
+        if header == away:
+            raise BlobsUnavailable("the store is away")
+        return await content(header, body)
+
+    monkeypatch.setattr(james, "content", asked)
+    async with asyncio.timeout(10):
+        with pytest.raises(BlobsUnavailable):
+            await started(james, queue, lanes=2).move(with_hidden=False)
+    assert james.cancelled == [slow]
+    assert james.marks == set()

@@ -172,7 +172,7 @@ async def results(
                     yield each.result()
             running.add(asyncio.ensure_future(work(item)))
         while running:
-            done, running = await asyncio.wait(running)
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 yield each.result()
     finally:
