@@ -107,10 +107,7 @@ class OutcomeFeeds:
         finally:
             feed.followers -= 1
             if not feed.followers:
-                if self._feeds.get(queue) == (
-                    feed,
-                    reading,
-                ):  # none took the place of one that ended
+                if self._feeds.get(queue) == (feed, reading):  # no other took its place
                     del self._feeds[queue]
                 reading.cancel()
                 await asyncio.wait({reading}, timeout=GOODBYE_SECONDS)

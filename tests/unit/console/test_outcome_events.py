@@ -8,7 +8,7 @@ import gc
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -339,3 +339,42 @@ async def test_streams_end_where_outcomes_cannot_be_read_and_begin_again(
     followed.rights.gone.add("mailqueues/mails")
     async with asyncio.timeout(10):
         await following
+
+
+async def test_followers_of_a_feed_that_ended_leave_the_next_one_alone(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Any:
+        raise ValueError("an error of no server")
+
+    console = followed.console.console
+    (queue,) = console.queues._queues.values()  # type: ignore[attr-defined]
+    follow = console.outcomes.follow
+    async with AsyncExitStack() as first, AsyncExitStack() as second:
+        with monkeypatch.context() as patched:
+            patched.setattr(SeenOutcomes, "take", broken)
+            before = await first.enter_async_context(follow(queue))
+            await second.enter_async_context(follow(queue))
+            await until(lambda: before.has_ended)
+        async with follow(queue) as after:
+            assert after is not before
+            await first.aclose()
+            async with follow(queue) as again:
+                assert again is after
+            await second.aclose()
+            async with follow(queue) as again:
+                assert again is after
+            assert not after.has_ended
+        assert console.outcomes._feeds == {}
+
+
+async def test_a_feed_that_ended_is_left_after_the_next_one(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = followed.console.console
+    (queue,) = console.queues._queues.values()  # type: ignore[attr-defined]
+    async with console.outcomes.follow(queue) as before:
+        before.has_ended = True
+        async with console.outcomes.follow(queue) as after:
+            assert after is not before
+        assert console.outcomes._feeds == {}

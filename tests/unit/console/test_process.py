@@ -145,6 +145,16 @@ def test_a_console_works_beside_the_owner_of_a_directory_and_outlives_it(tmp_pat
     asyncio.run(beside())
 
 
+def test_each_queue_has_the_report_in_the_folder_of_its_whole_name(tmp_path: Path) -> None:
+    url, reports = store(tmp_path, 1), tmp_path / "reports"
+    for name in ("local/store", "elsewhere/store", "store"):
+        (reports / name).mkdir(parents=True)
+        (reports / name / "index.html").write_text(name)
+    options = ("--queue", url, "--listen", "127.0.0.1:0", "--reports", str(reports))
+    with a_process(*options) as process, a_session(link_of(process)) as client:
+        assert client.get("/api/v1/queues/local/store/report").text == "local/store"
+
+
 @pytest.mark.parametrize(
     ("listen", "words"),
     [("0.0.0.0:0", "listens on loopback"), ("192.0.2.1:80", "ssh -L"), ("*:80", "loopback")],

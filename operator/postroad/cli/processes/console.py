@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 @click.option(
     "--reports",
     type=click.Path(file_okay=False, path_type=Path),
-    help="A folder with a folder for each queue, NAME, that `postroad pipeline report` writes.",
+    help="A folder with a folder NAMESPACE/NAME for each queue that `postroad pipeline report` "
+    "writes.",
 )
 def console(
     urls: tuple[str, ...], listen: str, attempt_log: Path | None, reports: Path | None
@@ -94,7 +95,9 @@ async def _serve(
                 attempt_log,
                 await _configuration_of(url, settings, opened),
                 is_hashed,
-                report=None if reports is None else reports / name.name / "index.html",
+                report=None
+                if reports is None
+                else reports / name.namespace / name.name / "index.html",
             )
             for name, url in zip(names_of(urls), urls, strict=True)
         ]
