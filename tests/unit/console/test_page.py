@@ -389,7 +389,7 @@ def without_attempt_log(console: RunningConsole) -> None:
     ("conditions", "expected"),
     [
         (None, "start it with --log"),
-        ([], "<code>postroad trace {} --queue distributed://memory.paged</code>"),
+        ([], "postroad trace {} --queue distributed://memory.paged"),
     ],
 )
 async def test_a_mail_whose_attempts_are_not_known_says_where_they_are(
@@ -406,6 +406,23 @@ async def test_a_mail_whose_attempts_are_not_known_says_where_they_are(
     assert "<strong>1 attempt.</strong>" in text
     assert expected.format(mail["mailId"]) in text
     assert "451 try again" in text
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (None, "start the console with --log"),
+        ([], "`postroad trace --queue distributed://memory.paged`"),
+    ],
+)
+async def test_a_trace_without_attempt_log_says_where_attempts_are(
+    console: RunningConsole, monkeypatch: pytest.MonkeyPatch, conditions: object, expected: str
+) -> None:
+    without_attempt_log(console)
+    monkeypatch.setattr(console.console.queues, "conditions", lambda _: conditions)
+    answer = await console.client.get(f"/api/v1{HOME}/trace?recipient=b@example.net")
+    assert answer.status_code == 404
+    assert expected in answer.json()["detail"]
 
 
 async def test_what_a_queue_does_not_have_is_no_error(console: RunningConsole) -> None:

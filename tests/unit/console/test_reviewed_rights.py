@@ -293,7 +293,9 @@ async def test_a_bearer_gets_a_link_for_a_browser_which_is_good_once() -> None:
         assert (opened.status_code, opened.headers["location"]) == (303, "/queues/a/outgoing")
         assert (await console.client.get(f"{QUEUES}/a/outgoing")).status_code == 200
         assert (await console.client.get(link)).status_code == 401
-        elsewhere = await console.client.get(f"{made[1].json()['link']}&to=//evil.example/")
+        elsewhere = await console.client.get(
+            f"{made[1].json()['link']}&to=/queues/a;url=//evil.example/"
+        )
         assert elsewhere.headers["location"] == "/"
 
 

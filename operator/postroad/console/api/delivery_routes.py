@@ -102,7 +102,7 @@ async def watch_outcomes(at: ReadMails) -> StreamingResponse:
 
 
 def _no_log(at: QueueAccess) -> str:
-    if not at.on.uid:
+    if at.console.queues.conditions(at.on.name) is None:
         return "there is no attempt log: start the console with --log, its folder"
     # In a cluster, each worker's attempt log is the disk of its pod.
     return (

@@ -56,8 +56,8 @@ LOGIN, CALLBACK, LOGOUT = "/login", "/login/callback", "/logout"
 """Paths that send a browser to the issuer, take it back from there, and end its session."""
 
 _OWN_PATH = re.compile(r"/queues/(?!.*(?:\.|%2[Ee]){2})[-A-Za-z0-9._~/?&=%:@+]*")
-"""Pages that a login may lead to: none elsewhere, and nothing that ends the field of a header.
-Browsers make `/` of `/queues/..`, and with `?token=` that is another user's link."""
+"""Pages that a login or a link may lead to: none elsewhere, and nothing that ends the field of a
+header. Browsers make `/` of `/queues/..`, and with `?token=` that is another user's link."""
 
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
@@ -219,8 +219,7 @@ class RequestGuard:
         secret = self.identities.sessions.redeem(tokens[0])
         if secret is None:
             raise self._without_session("this link was used, or is over")
-        to = [each for each in fields.get("to", []) if each.startswith("/queues/")]
-        return self._with_session(RedirectResponse(to[0] if to else "/", 303), secret, origin)
+        return self._with_session(RedirectResponse(_own_page(fields), 303), secret, origin)
 
     async def _begun(self, request: Request, origin: str) -> Response:
         """Return the response to a token: a session, to the form of a browser; a link that leads to
@@ -248,9 +247,7 @@ class RequestGuard:
         self._count("logins")
         fields = _query(scope)
         if scope["path"] == LOGIN:
-            to = fields.get("to", [""])[0]
-            to = to if _OWN_PATH.fullmatch(to) else "/"
-            secret, url = await logins.begin(f"{origin}{CALLBACK}", to)
+            secret, url = await logins.begin(f"{origin}{CALLBACK}", _own_page(fields))
             sent = RedirectResponse(url, 303)
             return self._cookie_set(sent, LOGIN_COOKIE, secret, origin, logins.lifetime, "lax")
         token, to = await logins.end(_cookie(headers, LOGIN_COOKIE, origin) or "", fields)
@@ -328,6 +325,12 @@ def _query(scope: Scope) -> dict[str, list[str]]:
         return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
     except ValueError:
         raise Problem(400, "the query has too many fields") from None
+
+
+def _own_page(fields: Mapping[str, list[str]]) -> str:
+    """Return the page of the console that a query names, else the first one."""
+    to = fields.get("to", [""])[0]
+    return to if _OWN_PATH.fullmatch(to) else "/"
 
 
 def _named(cookie: str, origin: str) -> str:
