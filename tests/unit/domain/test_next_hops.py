@@ -37,7 +37,9 @@ def test_host_and_port_are_read(text: str, expected: tuple[str, int]) -> None:
     assert parse_host_port(text, 25) == expected
 
 
-@pytest.mark.parametrize("text", ["", ":25", "a:b", "a:1:2", "::1", "a:65536", "a b:1", "[x"])
+@pytest.mark.parametrize(
+    "text", ["", ":25", "25", "25:25", "a:b", "a:1:2", "::1", "a:65536", "a b:1", "[x"]
+)
 def test_what_is_no_host_and_port_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         parse_host_port(text, 25)

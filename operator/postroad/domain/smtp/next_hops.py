@@ -27,7 +27,10 @@ SOCKET_SCHEME = "unix:"
 MAX_SOCKET = 107
 """Octets of the path of a Unix socket, as Linux takes it (`man 7 unix`)."""
 
-_FORM = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(?::(?P<port>\d+))?")
+_FORM = re.compile(
+    r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?!\d+(?::|$))(?P<host>[^\s:\[\]]+))(?::(?P<port>\d+))?"
+)
+"""Digits alone are no host: who writes them means a port."""
 
 
 class TlsMode(StrEnum):
