@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import httpx
 import pytest
+from starlette.types import Message
 
 from postroad.console.api.guard import RequestRate
 from postroad.console.api.sessions import IDLE, MAX_TOKEN_SESSIONS, SHORT_LIFETIME
@@ -277,6 +278,30 @@ async def test_a_form_elsewhere_begins_no_session_here() -> None:
             "/session", content=b"x" * 70_000, headers={"Origin": ORIGIN}
         )
         assert large.status_code == 413
+        many = await console.client.post(
+            "/session", content=b"&a=1" * 30, headers={"Origin": ORIGIN}
+        )
+        assert many.status_code == 400
+
+
+async def test_a_stranger_who_leaves_amid_a_form_is_no_error_of_the_console() -> None:
+    async with a_reviewed_console(MemoryAccessReviews()) as console:
+        begun: Message = {"type": "http.request", "body": b"token=", "more_body": True}
+        coming = iter((begun, {"type": "http.disconnect"}))
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return next(coming)
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        headers = [(b"host", b"127.0.0.1:8600"), (b"origin", ORIGIN.encode())]
+        scope = {"type": "http", "method": "POST", "path": "/session", "headers": headers}
+        transport = console.client._transport
+        assert isinstance(transport, httpx.ASGITransport)
+        await transport.app(scope | {"query_string": b""}, receive, send)
+        assert sent == []
 
 
 async def test_a_bearer_gets_a_link_for_a_browser_which_is_good_once() -> None:

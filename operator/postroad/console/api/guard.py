@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -156,6 +156,8 @@ class RequestGuard:
         except HTTPException as error:  # of a body, which a form of login reads here
             refused = Problem(error.status_code, error.detail)
             await problem_response(refused)(scope, receive, sending)
+        except ClientDisconnect:  # amid that body; uvicorn would log it as an error of the console
+            _log.debug("a client has left")
 
     async def _admit(self, scope: Scope, receive: Receive) -> Response | None:
         """Return the response to what needs no more; else let it pass. Raises: Problem."""
@@ -207,7 +209,7 @@ class RequestGuard:
         is no link. Raises: Problem."""
         if scope["path"] != "/" or scope["method"] != "GET":
             return None
-        fields = _query(scope)
+        fields = _fields(scope["query_string"])
         tokens = fields.get("token")
         if tokens is None:
             return None
@@ -228,8 +230,7 @@ class RequestGuard:
         is_form = scheme.lower() != "bearer"
         if is_form:  # another site's form would begin a session of its own user in this browser
             _check_origin(request.headers, origin)
-            fields = parse_qs((await request.body()).decode("latin-1"), max_num_fields=20)
-            token = fields.get("token", [""])[0]
+            token = _fields(await request.body()).get("token", [""])[0]
         token = token.strip()
         unknown = "this token is not good, or for another console"
         who = await self._user(token, unknown, is_cookie=False)
@@ -245,7 +246,7 @@ class RequestGuard:
         """Return the response that sends a browser to the issuer, or that begins the session of
         one that comes from there. Raises: Problem."""
         self._count("logins")
-        fields = _query(scope)
+        fields = _fields(scope["query_string"])
         if scope["path"] == LOGIN:
             secret, url = await logins.begin(f"{origin}{CALLBACK}", _own_page(fields))
             sent = RedirectResponse(url, 303)
@@ -320,11 +321,12 @@ class RequestGuard:
         return Problem(401, f"{what}: {advice}", headers=[challenge])
 
 
-def _query(scope: Scope) -> dict[str, list[str]]:
+def _fields(form: bytes) -> dict[str, list[str]]:
+    """Return the fields of a query or a form. Raises: Problem."""
     try:
-        return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
+        return parse_qs(form.decode("latin-1"), max_num_fields=20)
     except ValueError:
-        raise Problem(400, "the query has too many fields") from None
+        raise Problem(400, "there are too many fields") from None
 
 
 def _own_page(fields: Mapping[str, list[str]]) -> str:
