@@ -98,7 +98,7 @@ class Kubernetes(Protocol):
 
     async def replace_status(self, kind: Kind, changed: Object) -> Object | None:
         """Write the status, and nothing else, of an object; return None when the object is gone.
-        Raises: KubernetesConflict when its resourceVersion is no longer that of `changed`, and from
+        Raises: KubernetesConflict when its resourceVersion is no longer that of `changed`, by
         Kubernetes 1.31 also when it is gone."""
 
     async def delete(self, kind: Kind, found: Object) -> None:

@@ -119,6 +119,7 @@ class StoreLake(LakeTables):
         """Return of which hours something is lost: of mails that are not whole, and of which no
         segment of these salts has a part, nothing comes."""
         parts = self._all_parts()
+        # By another name: Spark cannot tell two columns `mail_id` of one kept plan apart.
         some = kept(unfinished_mails(parts).select(F.col("mail_id").alias("unfinished")))
         if some.count() <= MAX_BROADCAST:
             some = F.broadcast(some)
