@@ -38,8 +38,11 @@ class OutcomeWindow:
 
     def text(self) -> str:
         """Return the form in which it is published."""
-        self._lines.extend(_document(line) for lines in self._noted for line in lines)
+        new: list[LoggedAttempt] = []
+        while self._noted and len(new) < MAX_LINES:  # from the last back: no more are shown
+            new[:0] = self._noted.pop()
         self._noted.clear()
+        self._lines.extend(map(_document, new[-MAX_LINES:]))
         return json.dumps({"last": self.number, "lines": list(self._lines)})
 
 
