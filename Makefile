@@ -83,10 +83,10 @@ test-cluster: setup ## tests on a cluster of their own: faults, nodes that come 
 test-peers: setup ## mail through Postfix, Exim, OpenSMTPD, Dovecot, Haraka, maddy, James, milters and clients, in and out
 	POSTROAD_TEST_PEERS=yes $(PY) -m pytest $(or $(TESTS),tests/peers)
 
-test-gitops: setup ## Flux, Argo CD, and two releases of the chart on the local stack (built by Go: a quarter of an hour, once)
+test-gitops: setup ## Flux, Argo CD, metrics-server, and two releases of the chart on the local stack (built by Go: a quarter of an hour, once)
 	cd tests && $(PYTHON) -m stack up $(SERVERS) helm
 	variables="$$(cd tests && $(PYTHON) -m stack env)" || exit 1; eval "$$variables"; \
-	POSTROAD_TEST_GITOPS=yes POSTROAD_REQUIRE=$(subst $(empty) $(empty),$(comma),gitops git helm $(SERVERS)) $(PY) -m pytest $(or $(TESTS),tests/e2e/test_flux.py tests/e2e/test_health_of_resources.py tests/e2e/test_rollback.py)
+	POSTROAD_TEST_GITOPS=yes POSTROAD_REQUIRE=$(subst $(empty) $(empty),$(comma),gitops git helm $(SERVERS)) $(PY) -m pytest $(or $(TESTS),tests/e2e/test_flux.py tests/e2e/test_health_of_resources.py tests/e2e/test_rollback.py tests/e2e/test_metrics_server.py)
 
 test-james: setup ## queues that James' own jars fill, moved by `postroad migrate james` (needs Maven; a quarter of an hour)
 	cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3

@@ -1,1 +1,2 @@
-"""Real Flux and Argo CD, built from their sources, and the git repository that they read."""
+"""Real Flux, Argo CD and metrics-server, built from their sources, and the git repository that the
+first reads."""

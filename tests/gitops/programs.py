@@ -1,5 +1,5 @@
-"""Programs of GitOps tools, built by Go: Flux' source- and kustomize-controller, and a program of a
-page around kstatus and Argo CD's evaluator of health."""
+"""Programs beside the operator, built by Go: Flux' source- and kustomize-controller, a program of a
+page around kstatus and Argo CD's evaluator of health, and metrics-server."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ DEFINITIONS = {
     # A later module is downloaded by a later Go only.
     "argo-cd": ("github.com/argoproj/argo-cd/v3", "v3.5.1", "manifests/crds/application-crd.yaml"),
 }
+METRICS_SERVER = ("sigs.k8s.io/metrics-server/cmd/metrics-server", "v0.8.0")
 VERDICTS, TOOLCHAIN = Path(__file__).with_name("verdicts"), "go1.27.4"
 """A Go module of our own, with its requirements and their hashes, and what Argo CD is built by."""
 
@@ -34,6 +35,12 @@ def controller(name: str) -> Path:
         name, module, ".", version, "5 minutes of CPU, once", nested=[f"{module}/api"]
     )
     return _made(built) / name
+
+
+def metrics_server() -> Path:
+    """Return metrics-server's program."""
+    name = "metrics-server"
+    return _made(golang.installed(name, *METRICS_SERVER, "5 minutes of CPU, once")) / name
 
 
 def definitions() -> list[Path]:

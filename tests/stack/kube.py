@@ -23,6 +23,8 @@ PAUSE_SOURCE = folders.SOURCES / "pause.c"
 PAUSE_IMAGE = "postroad.local/pause:1"
 COMPONENTS = ("kube-apiserver", "kube-controller-manager")
 VERSION_PACKAGE = "k8s.io/component-base/version"
+FRONT_PROXY = "front-proxy-client"
+"""The API server's name when it passes requests of others on to an aggregated API."""
 
 USERS: Mapping[str, tuple[str, str]] = {
     "admin": ("admin", "system:masters"),
@@ -132,8 +134,9 @@ def new_secrets() -> dict[str, str]:
 def write_credentials(
     folder: Path, record: Record, server: str, *, seen_as: Path | None = None
 ) -> None:
-    """Write tokens, kubeconfigs and the service accounts' key into a folder. `seen_as` is the path
-    of the folder for the readers of the kubeconfigs, if it differs."""
+    """Write tokens, kubeconfigs, the service accounts' key and the front proxy's certificate into a
+    folder. `seen_as` is the path of the folder for the readers of the kubeconfigs, if it
+    differs."""
     folder.mkdir(exist_ok=True, mode=0o700)
     lines = [
         f'{record.secrets[user]},{name},{user},"{group}"' if group else
@@ -146,17 +149,21 @@ def write_credentials(
         write(folder / f"{user}.kubeconfig", kubeconfig(record, user, server, authority))
     key = folder / "service-accounts.key"
     if not key.exists():
-        command = [
-            "openssl",
-            "ecparam",
-            "-name",
-            "prime256v1",
-            "-genkey",
-            "-noout",
-            "-out",
-            str(key),
-        ]
-        subprocess.run(command, check=True, capture_output=True)
+        _openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key)
+    certificate = folder / f"{FRONT_PROXY}.crt"
+    if not certificate.exists():
+        # It vouches for itself: an authority beside it would sign nothing else.
+        proxy_key = folder / f"{FRONT_PROXY}.key"
+        _openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-days", "3650", "-subj", f"/CN={FRONT_PROXY}"),
+            *("-keyout", proxy_key, "-out", certificate),
+        )
+        certificate.chmod(0o600)
+
+
+def _openssl(*arguments: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
 
 
 def kubeconfig(record: Record, user: str, server: str, authority: Path) -> str:
@@ -183,7 +190,7 @@ def etcd(kube: str, data: str, client_port: int) -> list[str]:
 
 def api_server(kube: str, credentials: str, address: str, port: int, etcd_port: int) -> list[str]:
     """Return the command of the API server."""
-    key = f"{credentials}/service-accounts.key"
+    key, proxy = f"{credentials}/service-accounts.key", f"{credentials}/{FRONT_PROXY}"
     return [
         *(kube, "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{etcd_port}"),
         *(f"--cert-dir={credentials}", f"--bind-address={address}", f"--secure-port={port}"),
@@ -192,6 +199,12 @@ def api_server(kube: str, credentials: str, address: str, port: int, etcd_port: 
         *("--allow-privileged", "--service-account-issuer=https://kubernetes.default.svc"),
         *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
         "--kubelet-preferred-address-types=InternalIP",
+        *(f"--proxy-client-cert-file={proxy}.crt", f"--proxy-client-key-file={proxy}.key"),
+        f"--requestheader-client-ca-file={proxy}.crt",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
     ]
 
 

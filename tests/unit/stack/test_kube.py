@@ -1,6 +1,8 @@
 """Credentials and command lines of Kubernetes' parts."""
 
 import json
+import ssl
+import subprocess
 from pathlib import Path
 
 from stack import cluster_files, kube
@@ -46,6 +48,30 @@ def test_the_service_accounts_key_survives_a_restart(tmp_path: Path) -> None:
     kube.write_credentials(tmp_path / "c", record, "https://127.0.0.1:1")
 
     assert (tmp_path / "c" / "service-accounts.key").read_bytes() == before
+
+
+def test_the_api_server_comes_to_aggregated_apis_by_a_certificate_that_vouches_for_itself(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "c"
+    kube.write_credentials(
+        folder, Record("native", secrets=kube.new_secrets()), "https://127.0.0.1:1"
+    )
+
+    options = dict(
+        each.split("=")
+        for each in kube.api_server("kube", str(folder), "127.0.0.1", 1, 2)
+        if "=" in each
+    )
+    certificate = options["--proxy-client-cert-file"]
+    command = ["openssl", "verify", "-purpose", "sslclient", "-CAfile"]
+    command += [options["--requestheader-client-ca-file"], certificate]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_cert_chain(certificate, options["--proxy-client-key-file"])
+    context.load_verify_locations(certificate)
+    [authority] = context.get_ca_certs()
+    assert authority["subject"] == ((("commonName", options["--requestheader-allowed-names"]),),)
 
 
 def test_no_configuration_keeps_a_placeholder(tmp_path: Path) -> None:
