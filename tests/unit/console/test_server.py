@@ -1,9 +1,12 @@
-"""The console over sockets: clients that send no request, or a part of one, hold no connection."""
+"""The console over sockets: clients that send no request, or a part of one, hold no connection,
+and take no place of others."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,18 +18,50 @@ from postroad.console.rights import SessionRights
 from postroad.telemetry.health import Readiness
 
 
-async def test_a_request_that_does_not_come_ends_its_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(server, "MAX_REQUEST_SECONDS", 0.1)
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[str, int, bytes]]:
+    """Serve a console; yield its host and port, and a request that needs no session."""
     listening, stop = socket.create_server(("127.0.0.1", 0)), asyncio.Event()
     console = Console.over(OpenQueues([]), SessionRights(), MachineClock())
     host, port = listening.getsockname()
     probe = f"GET /healthz HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
-    served = server.ConsoleServer(listening, console, Readiness())
-    serving = asyncio.create_task(server.serve(served, stop))
-
+    serving = asyncio.create_task(
+        server.serve(server.ConsoleServer(listening, console, Readiness()), stop)
+    )
     async with asyncio.timeout(60):
+        yield host, port, probe
+        stop.set()
+        await serving
+    await console.operations.close()
+
+
+async def test_idle_connections_take_no_place_of_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 10)
+    async with served() as (host, port, probe):
+        for part in (
+            b"",
+            probe[:-2],
+            probe,
+            b"GET / HTTP/1.1\r\nContent-Length: 9\r\n" + probe[24:],
+        ):
+            strangers = [await asyncio.open_connection(host, port) for _ in range(12)]
+            for _, stranger in strangers:
+                stranger.write(part)
+            await asyncio.sleep(0.05)
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(probe)
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n", part
+            for _, each in [*strangers, (reader, writer)]:
+                each.close()
+
+
+async def test_a_request_that_does_not_come_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MAX_REQUEST_SECONDS", 0.1)
+    async with served() as (host, port, probe):
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(probe)
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -39,6 +74,3 @@ async def test_a_request_that_does_not_come_ends_its_connection(
         writer.write(probe)
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n", "between two requests it stays"
         writer.close()
-        stop.set()
-        await serving
-    await console.operations.close()

@@ -18,7 +18,8 @@ from postroad.console.api.sessions import Identities, Sessions
 from postroad.telemetry.health import Readiness
 
 MAX_CONNECTIONS = 500
-"""At the same time, streams of events included."""
+"""At the same time, streams of events included. One more ends the one that has asked nothing for
+longest: a stranger's idle ones would take all."""
 
 DRAIN_SECONDS = 5
 
@@ -31,14 +32,27 @@ class _Protocol(H11Protocol):
     that send nothing, or half a request, would take all connections."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _heard = 0.0
+    """When the last octets came."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._bound()
+        if len(self.connections) >= MAX_CONNECTIONS:
+            others = [each for each in self.connections if isinstance(each, _Protocol)]
+            idle = [each for each in others if each is not self and each.is_idle]
+            if idle:
+                min(idle, key=lambda each: each._heard).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._bound()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no response is under way."""
+        is_answered = self.cycle is None or self.cycle.response_complete
+        return not self.transport.is_closing() and (is_answered or self._deadline is not None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -46,6 +60,7 @@ class _Protocol(H11Protocol):
             self._deadline.cancel()
 
     def _bound(self) -> None:
+        self._heard = self.loop.time()
         is_coming = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
         if is_coming and self._deadline is None:  # not anew: an octet now and then is no request
             self._deadline = self.loop.call_later(MAX_REQUEST_SECONDS, self.transport.close)
