@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from postroad.adapters.clocks import MachineClock
+from postroad.cli.processes.event_loop import EventLoop
 from postroad.console.api import server
 from postroad.console.api.access import Console
 from postroad.console.queues import OpenQueues
@@ -35,10 +36,16 @@ async def served() -> AsyncIterator[tuple[str, int, bytes]]:
     await console.operations.close()
 
 
-async def test_idle_connections_take_no_place_of_a_request(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("loop", [EventLoop, asyncio.new_event_loop])
+def test_idle_connections_take_no_place_of_a_request(
+    monkeypatch: pytest.MonkeyPatch, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 10)
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(ask_beside_strangers())
+
+
+async def ask_beside_strangers() -> None:
     async with served() as (host, port, probe):
         for part in (
             b"",

@@ -21,6 +21,9 @@ MAX_CONNECTIONS = 500
 """At the same time, streams of events included. One more ends the one that has asked nothing for
 longest: a stranger's idle ones would take all."""
 
+MAX_LEAVING = 100
+"""Connections that were ended and still count: uvloop may hear of a request before of that."""
+
 DRAIN_SECONDS = 5
 
 MAX_REQUEST_SECONDS = 30.0
@@ -113,7 +116,7 @@ async def serve(listening: ConsoleServer, stop: asyncio.Event) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS + MAX_LEAVING,
         timeout_graceful_shutdown=DRAIN_SECONDS,
         timeout_keep_alive=30,
     )
