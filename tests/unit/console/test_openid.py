@@ -5,6 +5,7 @@ Source: OpenID Connect Core 1.0 3.1; RFC 7636 4; RFC 9700 2.1, 4."""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from base64 import b64decode, urlsafe_b64encode
@@ -24,8 +25,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from postroad.console import openid
-from postroad.console.openid import LOGIN_LIFETIME, OpenIdClient
+from postroad.console.api.guard import RequestRate
+from postroad.console.openid import DOCUMENT_LIFETIME, LOGIN_LIFETIME, OpenIdClient
 from postroad.console.reviewed_rights import ANSWER_LIFETIME
+from support.consoles import NO_LIMIT
 from support.issuing import issue
 from support.memory.clock import ManualClock
 from support.reviewed_users import (
@@ -63,6 +66,13 @@ class Issuer:
         }
         return web.json_response(usual | self.configuration)
 
+    async def redirect(self, _: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect(f"{self.url}/token")
+
+    async def hang(self, _: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
     async def exchange(self, request: web.Request) -> web.Response:
         form = {name: str(value) for name, value in (await request.post()).items()}
         self.asked.append((form, request.headers.get("Authorization", "")))
@@ -84,19 +94,21 @@ class Issuer:
 
 @asynccontextmanager
 async def logins_at_an_issuer(
-    folder: Path, clock: ManualClock | None = None, secret: str = ""
+    folder: Path, clock: ManualClock | None = None, secret: str = "", rate: RequestRate = NO_LIMIT
 ) -> AsyncIterator[tuple[Issuer, ReviewedConsole]]:
     reviews = MemoryAccessReviews()
     reviews.give("alice", "a", *VIEWER)
     issuer, app, issued = Issuer(reviews), web.Application(), issue("localhost")
     app.router.add_get("/.well-known/openid-configuration", issuer.publish)
     app.router.add_post("/token", issuer.exchange)
+    app.router.add_post("/redirecting", issuer.redirect)
+    app.router.add_post("/hanging", issuer.hang)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*issued.write(folder))
     (folder / "ca.crt").write_bytes(issued.certificate.public_bytes(Encoding.PEM))
     if secret:
         (folder / "clientSecret").write_text(f"{secret}\n")
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)  # the request that hangs
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
@@ -105,7 +117,7 @@ async def logins_at_an_issuer(
     issuer.url = f"https://localhost:{port}"
     client = OpenIdClient(issuer.url, CLIENT, folder)
     try:
-        async with a_reviewed_console(reviews, clock=clock, issuer=client) as console:
+        async with a_reviewed_console(reviews, clock=clock, rate=rate, issuer=client) as console:
             yield issuer, console
     finally:
         await runner.cleanup()
@@ -322,6 +334,44 @@ async def test_an_issuer_whose_configuration_is_not_its_own_is_not_used(
         assert (await console.client.get("/login")).status_code == 503
         issuer.configuration = {}
         await begin(issuer, console)
+
+
+async def test_a_redirect_of_the_issuer_gets_neither_code_nor_secret(tmp_path: Path) -> None:
+    async with logins_at_an_issuer(tmp_path, secret="s") as (issuer, console):
+        issuer.configuration = {"token_endpoint": f"{issuer.url}/redirecting"}
+        asked = await begin(issuer, console)
+        assert (await come_back(console, code="c", state=asked["state"])).status_code == 503
+        assert issuer.asked == []
+        assert not has_session(console)
+
+
+async def test_an_issuer_that_hangs_is_waited_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openid, "REQUEST_SECONDS", 0.5)
+    async with logins_at_an_issuer(tmp_path) as (issuer, console):
+        issuer.configuration = {"token_endpoint": f"{issuer.url}/hanging"}
+        asked = await begin(issuer, console)
+        async with asyncio.timeout(20):
+            assert (await come_back(console, code="c", state=asked["state"])).status_code == 503
+
+
+async def test_what_an_issuer_publishes_is_asked_for_again_after_its_lifetime(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with logins_at_an_issuer(tmp_path, clock) as (issuer, console):
+        assert (await begin(issuer, console))["scope"] == "openid groups"
+        issuer.configuration = {"scopes_supported": ["openid", "email"]}
+        assert (await begin(issuer, console))["scope"] == "openid groups"
+        clock.jump(DOCUMENT_LIFETIME)
+        assert (await begin(issuer, console))["scope"] == "openid email"
+
+
+async def test_logins_of_strangers_have_one_rate(tmp_path: Path) -> None:
+    async with logins_at_an_issuer(tmp_path, rate=RequestRate(0.001, 3)) as (_, console):
+        found = [(await console.client.get("/login")).status_code for _ in range(5)]
+        assert found == [303, 303, 303, 429, 429]
 
 
 async def test_an_issuer_without_a_known_authority_is_not_used(tmp_path: Path) -> None:
