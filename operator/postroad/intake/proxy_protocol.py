@@ -31,7 +31,7 @@ class NoProxyHeader(ConnectionLost):
 
 
 def parse_header(octets: bytes) -> tuple[int, str | None] | None:
-    """Return the octets that a header takes, and the client's address (None: the proxy's own); None
+    """Return the octets that a header takes, and the client's address (None: it says none); None
     while the header has not arrived whole. Raises: NoProxyHeader.
 
     >>> parse_header(b"PROXY TCP4 192.0.2.1 192.0.2.2 4711 25\\r\\nEHLO")
@@ -79,7 +79,7 @@ def _parse_v2(octets: bytes) -> tuple[int, str | None] | None:
 
 async def read_client(connection: socket.socket, timeout: timedelta) -> str | None:
     """Take the header from a connection; what follows it stays there, for TLS or SMTP. Return the
-    client's address, None for the proxy's own. Raises: NoProxyHeader, ConnectionLost, TooSlow."""
+    client's address; None: the header says none. Raises: NoProxyHeader, ConnectionLost, TooSlow."""
     connection.setblocking(False)
     try:
         async with asyncio.timeout(timeout.total_seconds()):

@@ -258,9 +258,9 @@ class SmtpServer:
             connection.close()
             raise
         else:
-            # Without an address the proxy itself has connected, to see whether this server lives.
+            # Without an address the proxy looks whether this server lives, or hides a client.
             client = address or address_of(connection.getpeername())
-            self._welcome(connection, client, listener, is_proxied=True)
+            self._welcome(connection, client, listener, is_known=address is not None)
 
     def _heard(self, hearing: asyncio.Task[None]) -> None:
         del self._handshakes[hearing]
@@ -275,7 +275,7 @@ class SmtpServer:
         address: str,
         listener: Listening,
         *,
-        is_proxied: bool = False,
+        is_known: bool = True,
     ) -> None:
         refusal = self._clients.connected(address, self._loop.time())
         if refusal is not None:
@@ -285,11 +285,12 @@ class SmtpServer:
                     connection.send(refusal.encode(), socket.MSG_DONTWAIT)
             return
         wire = ServingWire(self._run_queue)
-        if is_proxied:
-            wire.client_address = address
+        wire.client_address = address
         rights, context, rename = listener.rights_of(address), listener.context, None
         client = _CountedClient(address)
-        if listener.of_proxies is not None and address in context.xclient_from:
+        if not is_known:  # it must not have the rights of the proxy
+            rights = replace(rights, may_relay=False)
+        elif listener.of_proxies is not None and address in context.xclient_from:
             context, rename = listener.of_proxies, partial(self._renamed, client, listener)
         session = IntakeSession(wire, context, rights, partial(self._admit, client), rename)
         running = self._loop.create_task(self._serve(connection, wire, session, listener))

@@ -134,6 +134,23 @@ async def test_a_proxy_says_the_client_s_address(
 
 
 @pytest.mark.parametrize(
+    "header", [b"PROXY UNKNOWN\r\n", V2 + b"\x20\0\0\0", V2 + b"\x21\0\0\0"], ids=repr
+)
+async def test_a_client_that_a_proxy_does_not_name_lacks_the_rights_of_the_proxy(
+    tmp_path: Path, header: bytes
+) -> None:
+    here = ["127.0.0.1"]
+    listener = RELAY["listeners"][0] | {"from": here, "proxyFrom": here, "xclientFrom": here}
+    async with an_intake_by_file(tmp_path, {"listeners": [listener]}) as running:
+        said_client = b"XCLIENT ADDR=127.0.0.1\r\n"
+        lines = (LINES[0], said_client, *LINES)
+        got = await asyncio.to_thread(said, running.ports["relay"], header, lines=lines)
+
+    assert b"502 5.5.1" in got
+    assert b"550 5.7.1" in got
+
+
+@pytest.mark.parametrize(
     "header",
     [
         b"EHLO c.example\r\n",
