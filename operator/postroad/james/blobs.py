@@ -17,14 +17,19 @@ BLOBS, PARTS = "blobs", "blobparts"
 ZSTD = b"\x28\xb5\x2f\xfd"
 """The magic number with which a frame begins. Source: RFC 8878 3.1.1."""
 
-MAX_DECOMPRESSED = 256 * 2**20
-"""Octets of a blob: a sender's body may be a frame of few octets that stands for any number."""
+MAX_DECOMPRESSED, MAX_AT_ONCE = 256 * 2**20, 16 * 2**20
+"""Octets of a blob, and of one beside others in memory: a sender's body may be a frame of few
+octets that stands for any number."""
 
 FED = 1024
 """Octets of a frame that are decompressed at a time; they become 32 MiB at most."""
 
 _CHUNKS = Statement("SELECT position FROM {keyspace}.blobs WHERE id = ?")
 _PART = Statement("SELECT data FROM {keyspace}.blobparts WHERE id = ? AND chunknumber = ?")
+
+
+class LargeBlob(InvalidInput):
+    """A blob that `JamesBlobs.content` decompresses with `is_alone` only."""
 
 
 class JamesBlobs:
@@ -37,22 +42,23 @@ class JamesBlobs:
         self._decryption = None if place.cipher is None else Decryption(place.cipher)
         self._has_frames = place.has_frames
 
-    async def content(self, header_id: str, body_id: str) -> bytes:
+    async def content(self, header_id: str, body_id: str, *, is_alone: bool = False) -> bytes:
         """Return the octets of a mail: its header with the empty line, and its body. Raises:
-        BlobMissing, InvalidInput for a blob that cannot be decoded; BlobsError, ViewError,
-        CredentialsRefused."""
+        LargeBlob; BlobMissing, InvalidInput for a blob that cannot be decoded; BlobsError,
+        ViewError, CredentialsRefused."""
+        most = MAX_DECOMPRESSED if is_alone else MAX_AT_ONCE
         header, body = await asyncio.gather(
-            self._decoded(header_id, "header"), self._decoded(body_id, "body")
+            self._decoded(header_id, "header", most), self._decoded(body_id, "body", most)
         )
         return header + body
 
-    async def _decoded(self, blob_id: str, what: str) -> bytes:
+    async def _decoded(self, blob_id: str, what: str, most: int) -> bytes:
         blob = await self._stored(blob_id, what)
         if self._decryption is not None:
             blob = self._decryption.decrypted(blob)
         if not (self._has_frames and blob.startswith(ZSTD)):
             return blob
-        return await asyncio.to_thread(_decompressed, blob)
+        return await asyncio.to_thread(_decompressed, blob, most)
 
     async def _stored(self, blob_id: str, what: str) -> bytes:
         if not self._buckets:
@@ -75,7 +81,7 @@ class JamesBlobs:
         return b"".join(chunks)
 
 
-def _decompressed(blob: bytes) -> bytes:
+def _decompressed(blob: bytes, most: int) -> bytes:
     """Return what a blob stands for: itself where more than one frame is there, as behind the one
     that a sender's body was. Raises: InvalidInput, for a frame that is damaged, cut short or too
     large."""
@@ -89,8 +95,9 @@ def _decompressed(blob: bytes) -> bytes:
             is_whole = first + FED >= len(blob) and not reader.unused_data
             return b"".join(found) if is_whole else blob
         size += len(found[-1])
-        if size > MAX_DECOMPRESSED:
-            raise InvalidInput(f"a blob has more than {MAX_DECOMPRESSED} octets")
+        if size > most:
+            refused = LargeBlob if most < MAX_DECOMPRESSED else InvalidInput
+            raise refused(f"a blob has more than {most} octets")
     raise InvalidInput("a blob cannot be decompressed: its frame is cut short")
 
 

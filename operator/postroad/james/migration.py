@@ -9,6 +9,7 @@ moved when the caller wants hidden rows. Source: ADR 0093."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -20,7 +21,7 @@ from postroad.distributed.engine.timing import each_of, results
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.entries import Partition
 from postroad.errors import BlobMissing, InvalidInput, QueueInUse
-from postroad.james.blobs import JamesBlobs
+from postroad.james.blobs import JamesBlobs, LargeBlob
 from postroad.james.hiding import configurations_of, hidden_by
 from postroad.james.mails import QueuedMail, id_in, of_message, of_row
 from postroad.james.properties import as_in
@@ -97,6 +98,7 @@ class Migration:
         self._browse_start: datetime | None = None
         self._configuration: ViewConfiguration | None = None
         self._remaining = 0
+        self._alone = asyncio.Lock()
         self.tally = MigrationCounts()
 
     async def survey(self) -> dict[datetime, SliceTotals]:
@@ -222,19 +224,33 @@ class Migration:
     async def _move(self, key: str, read: Callable[[], QueuedMail], *, marking: bool) -> bool:
         """Enqueue a mail, then mark it: a crash in between leaves it to be enqueued by its key
         again. The other order would lose it, where his consumer meets the mark."""
-        assert self._queue is not None
         try:
             queued = read()
-            content = await self._blobs.content(queued.header_blob, queued.body_blob)
-            await self._queue.enqueue(queued.mail(content), key=key)
+            size = await self._read(queued, key)
         except OF_THE_MAIL as error:
             self.tally.failed[key] = error.explain()
             return False
         if marking:
             await self._tables.mark(queued.enqueue_id)
         self.tally.moved += 1
-        self.tally.octets += len(content)
+        self.tally.octets += size
         return True
+
+    async def _read(self, queued: QueuedMail, key: str | None, *, is_alone: bool = False) -> int:
+        """Read a mail, and enqueue it where there is a key; return its octets. Large ones are in
+        memory one at a time: a sender makes one of a frame of a few kilobytes."""
+        blobs = queued.header_blob, queued.body_blob
+        content = None
+        with suppress(LargeBlob):
+            content = await self._blobs.content(*blobs, is_alone=is_alone)
+        if content is None:  # not where it is caught: while that waits, the error holds octets
+            async with self._alone:
+                return await self._read(queued, key, is_alone=True)
+        mail = queued.mail(content)
+        if key is not None:
+            assert self._queue is not None
+            await self._queue.enqueue(mail, key=key)
+        return len(content)
 
     async def _forget_marked(self) -> None:
         """Forget the ghosts that another migration had in flight."""
@@ -262,10 +278,7 @@ class Migration:
 
     async def _size(self, row: Row) -> int | None:
         try:
-            queued = of_row(row)
-            content = await self._blobs.content(queued.header_blob, queued.body_blob)
-            queued.mail(content)
-            return len(content)
+            return await self._read(of_row(row), None)
         except OF_THE_MAIL as error:
             self.tally.failed[str(row["enqueueid"])] = error.explain()
             return None

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from postroad.errors import BlobMissing, InvalidInput
-from postroad.james.blobs import ZSTD, JamesBlobs
+from postroad.james.blobs import ZSTD, JamesBlobs, LargeBlob
 from postroad.james.encryption import HEADER, KEY_BYTES, PREFIX, Decryption
 from postroad.james.properties import BlobPlace, Cipher
 
@@ -93,7 +93,22 @@ async def test_frame_that_stands_for_too_many_octets_is_an_error_of_its_mail(
     found = blobs(BlobPlace(None, has_frames=True), header=b"", body=bomb)
 
     with pytest.raises(InvalidInput, match="more than 1048576 octets"):
+        await found.content("header", "body", is_alone=True)
+
+
+async def test_frame_that_stands_for_much_is_decompressed_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("postroad.james.blobs.MAX_AT_ONCE", 2**20)
+    monkeypatch.setattr("postroad.james.blobs.FED", 16)
+    blocks = [(128 * 1024 << 3 | 1 << 1 | last).to_bytes(3, "little") + b"A" for last in (0, 1)]
+    frame = ZSTD + b"\x00\x38" + 15 * blocks[0] + blocks[1]
+    found = blobs(BlobPlace(None, has_frames=True), header=b"", body=frame)
+
+    with pytest.raises(LargeBlob):
         await found.content("header", "body")
+
+    assert await found.content("header", "body", is_alone=True) == b"A" * 2**21
 
 
 @pytest.mark.parametrize("frame", [FRAMES["stream"][:-3], FRAMES["bytes"][:9] + b"\xff" * 99])

@@ -16,6 +16,7 @@ from postroad.adapters.rabbitmq.transfers import QueueDepth
 from postroad.domain.queues.entries import Partition
 from postroad.errors import BlobMissing, BlobsUnavailable
 from postroad.james import migration
+from postroad.james.blobs import LargeBlob
 from postroad.james.migration import Migration
 from postroad.ports.mail_queue import MailQueue
 
@@ -37,6 +38,8 @@ class FakeJames:
         self.marks: set[UUID] = set()
         self.lost_blobs: set[str] = set()
         self.slow_blobs: dict[str, asyncio.Event] = {}
+        self.large_blobs: set[str] = set()
+        self.read_alone = self.most_alone = 0
         self.cancelled: list[str] = []
         self.consumers = 0
         self.delivered: list[UUID] = []
@@ -133,8 +136,15 @@ class FakeJames:
 
     # As JamesBlobs.
 
-    async def content(self, header: str, body: str) -> bytes:
+    async def content(self, header: str, body: str, *, is_alone: bool = False) -> bytes:
         self.step()
+        if header in self.large_blobs:
+            if not is_alone:
+                raise LargeBlob("large")
+            self.read_alone += 1
+            self.most_alone = max(self.most_alone, self.read_alone)
+            await asyncio.sleep(0.001)
+            self.read_alone -= 1
         if header in self.lost_blobs:
             raise BlobMissing(f"no blob {header}")
         if header in self.slow_blobs:
@@ -261,6 +271,17 @@ async def test_a_slow_mail_holds_up_no_other_of_its_lane(queue: MailQueue) -> No
     assert not james.held
 
 
+async def test_large_mails_are_read_one_at_a_time_beside_the_others(queue: MailQueue) -> None:
+    james = FakeJames(mails=40)
+    james.large_blobs = {f"header {each}" for each in james.ids[:30]}
+    run = started(james, queue, lanes=4)
+
+    await run.move(with_hidden=False)
+
+    assert (run.tally.moved, run.tally.failed, james.most_alone) == (40, {}, 1)
+    assert await started(james, None).survey() == {}
+
+
 async def test_the_first_error_of_a_lane_ends_the_others(
     queue: MailQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,10 +292,10 @@ async def test_the_first_error_of_a_lane_ends_the_others(
     james.slow_blobs[slow] = asyncio.Event()
     content = james.content
 
-    async def asked(header: str, body: str) -> bytes:
+    async def asked(header: str, body: str, *, is_alone: bool) -> bytes:
         if header == away:
             raise BlobsUnavailable("the store is away")
-        return await content(header, body)
+        return await content(header, body, is_alone=is_alone)
 
     monkeypatch.setattr(james, "content", asked)
     async with asyncio.timeout(10):
