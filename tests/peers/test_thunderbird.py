@@ -15,7 +15,6 @@ from peers import thunderbird
 from peers.conftest import prepared
 from peers.postfix import Postfix
 from peers.tap import Tap
-from stack.errors import StackError
 from stack.progress import Progress
 from support.intake_files import ALICE, PASSWORD, SUBMISSION, TLS, an_intake_by_file
 
@@ -53,10 +52,7 @@ def commands(tap: Tap) -> list[str]:
 @pytest.mark.parametrize("secured", ["STARTTLS", "TLS"])
 async def test_thunderbird_submits_mail(base: Path, secured: str) -> None:
     prepared(Postfix)  # as root
-    try:
-        thunderbird.installed().ensure(Progress())
-    except StackError as error:
-        pytest.skip(f"Thunderbird cannot be had here: {error}")
+    thunderbird.installed().ensure(Progress())
     document = SUBMISSION | {"listeners": [*SUBMISSION["listeners"], SMTPS]}
     async with (
         an_intake_by_file(base, document) as running,

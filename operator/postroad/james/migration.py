@@ -133,7 +133,8 @@ class Migration:
                 hint="stop James for hidden rows",
             )
         with as_in("rabbitmq.properties"):
-            await self._transfers[0].declare(self._taken)
+            taken = await self._transfers[0].declare(self._taken)
+        self._remaining = taken.messages if taken else 0
         lanes = results(each_of(self._transfers), self._move_messages, LANES)
         kept = [each async for each in lanes]
         is_consumed = await self._consumers() > 0

@@ -271,6 +271,18 @@ async def test_a_slow_mail_holds_up_no_other_of_its_lane(queue: MailQueue) -> No
     assert not james.held
 
 
+async def test_progress_of_a_run_that_goes_on_begins_with_what_was_taken(queue: MailQueue) -> None:
+    james = FakeJames(mails=20)
+    taken = james.ready["postroad-migration-spool"] = james.ready["JamesMailQueue-workqueue-spool"]
+    james.ready["JamesMailQueue-workqueue-spool"] = []
+    run, left = started(james, queue), list[int]()
+    run._progress = lambda _, remaining: left.append(remaining)
+
+    await run.move(with_hidden=False)
+
+    assert (left[0] > 0, left[-1], taken) == (True, 0, [])
+
+
 async def test_large_mails_are_read_one_at_a_time_beside_the_others(queue: MailQueue) -> None:
     james = FakeJames(mails=40)
     james.large_blobs = {f"header {each}" for each in james.ids[:30]}
