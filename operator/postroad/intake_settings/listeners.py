@@ -215,6 +215,15 @@ class Listener(IntakeSection):
         return Networks.of(self.from_)
 
     @property
+    def trusted(self) -> Networks:
+        """The networks whose clients may send to any recipient, or are believed to be, or to have
+        logged in as, one that may."""
+        relaying, describing = self.relays_for.each, Networks.of(self.xclient_from).each
+        if self.role is ListenerRole.SUBMISSION:
+            return Networks(describing)
+        return Networks(relaying and relaying + self.proxies.each + describing)
+
+    @property
     def proxies(self) -> Networks:
         return Networks.of(self.proxy_from)
 

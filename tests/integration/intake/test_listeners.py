@@ -261,13 +261,14 @@ def reads() -> list[float | None]:
     ]
 
 
+@pytest.mark.parametrize("field", ["from", "proxyFrom", "xclientFrom"])
 async def test_networks_that_become_an_open_relay_are_warned_of_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, field: str
 ) -> None:
     async with an_intake_by_file(tmp_path, RELAY) as running:
         file = yaml.safe_load((tmp_path / "intake.yaml").read_text())
         listener = file["listeners"][0]
-        await changed(running, listeners=[listener | {"from": ["0.0.0.0/0"]}])
+        await changed(running, listeners=[listener | {field: ["0.0.0.0/0"]}])
         await changed(running, hostname="mx.example.org")
 
     warnings = [each.message for each in caplog.records if "open relay" in each.message]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.controller.kubernetes.api import CONFIG_MAP, SECRET
+from postroad.controller.spec.intake import Intake
 from postroad.domain.values.networks import Networks
 from postroad.intake.logins.passwords import record_of
 from postroad.intake_settings.listeners import ListenerRole
@@ -20,6 +21,7 @@ from support.resources import intake, relay, secret, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 from support.spec_cases import (
     CERTIFICATE,
+    CERTIFIED,
     HOOK_FILTER,
     LOGIN,
     MILTER,
@@ -57,6 +59,32 @@ ALL: dict[str, Any] = {
     "domains": DOMAINS,
     "filters": [HOOK_FILTER],
 }
+
+
+INTERNET = ["0.0.0.0/0"]
+
+
+@pytest.mark.parametrize(
+    ("listener", "is_open"),
+    [
+        (relay(*INTERNET), True),
+        (relay("10.0.0.0/8"), False),
+        (relay("10.0.0.0/8") | {"proxyFrom": INTERNET}, True),
+        (relay("10.0.0.0/8") | {"xclientFrom": INTERNET}, True),
+        (relay("0.0.0.0/1") | {"proxyFrom": ["128.0.0.0/1"]}, True),
+        (relay("10.0.0.0/8") | {"proxyFrom": ["10.0.0.0/8"]}, False),
+        (CERTIFIED | {"proxyFrom": INTERNET}, False),
+        (MX | {"proxyFrom": INTERNET, "xclientFrom": INTERNET}, False),
+        (SUBMISSION | {"proxyFrom": INTERNET}, False),
+        (SUBMISSION | {"xclientFrom": INTERNET}, True),
+    ],
+)
+def test_a_listener_that_the_whole_internet_may_send_by_is_an_open_relay(
+    listener: dict[str, Any], is_open: bool
+) -> None:
+    found = Intake.model_validate(ALL | {"listeners": [listener], "filters": []})
+
+    assert found.open_relays == [listener["name"]] * is_open
 
 
 def test_the_program_reads_what_the_resource_has_with_files_in_place_of_secrets(

@@ -171,14 +171,15 @@ def log_rules(queue: IntakeQueue, networks: Networks) -> None:
             queue=queue.name,
             networks=str(networks),
             hint="name only the networks of your own clients in POSTROAD_INTAKE_RELAY_FROM, or "
-            "`from` of the listener",
+            "of clients and proxies in `from`, `proxyFrom` and `xclientFrom` of the listener",
         )
 
 
 def relays_of(document: IntakeDocument) -> list[Networks]:
-    """Return the networks of each listener of role relay."""
+    """Return the networks that each listener of role relay, or with proxies, trusts."""
     listeners = document.settings.listeners
-    return [each.relays_for for each in listeners if each.role is ListenerRole.RELAY]
+    is_relay = ListenerRole.RELAY
+    return [each.trusted for each in listeners if each.role is is_relay or each.trusted.each]
 
 
 def log_relays(queue: IntakeQueue, document: IntakeDocument) -> None:

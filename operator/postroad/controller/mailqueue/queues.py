@@ -452,9 +452,9 @@ def advised(spec: MailQueueSpec) -> list[Finding]:
     found = []
     if spec.intake is not None and (names := spec.intake.open_relays):
         message = (
-            f"`from` of {', '.join(names)} in spec.intake.listeners contains the whole Internet: "
-            "every client that reaches it may send to any recipient; name only the networks of "
-            "your own clients"
+            f"`from`, `proxyFrom` or `xclientFrom` of {', '.join(names)} in spec.intake.listeners "
+            "contains the whole Internet: every client that reaches it may send to any recipient; "
+            "name only the networks of your own clients and proxies"
         )
         found.append(advice(condition.RELAY_RESTRICTED, "OpenRelay", message))
     return found

@@ -85,4 +85,4 @@ class Intake(IntakeSettings):
     @property
     def open_relays(self) -> list[str]:
         """The listeners by which every client of the Internet may send."""
-        return [each.name for each in self.listeners if each.relays_for.hold_the_internet]
+        return [each.name for each in self.listeners if each.trusted.hold_the_internet]

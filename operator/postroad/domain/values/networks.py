@@ -24,10 +24,6 @@ _FORM = re.compile(r"[0-9A-Fa-f.:]+(?:/[0-9]{1,3})?")
 
 _MAPPED_BITS = 96
 
-_EVERY_IPV4 = ipaddress.IPv4Network("0.0.0.0/0")
-_EVERY_IPV6 = ipaddress.IPv6Network("2000::/3")
-"""All global unicast addresses that are assigned. Source: RFC 4291 2.4, IANA."""
-
 
 @dataclass(frozen=True, slots=True)
 class Networks:
@@ -62,8 +58,9 @@ class Networks:
     @property
     def hold_the_internet(self) -> bool:
         """True if every public address of IPv4, or of IPv6, lies in one or several of them."""
-        ipv4 = [each for each in self.each if isinstance(each, ipaddress.IPv4Network)]
-        ipv6 = [each for each in self.each if isinstance(each, ipaddress.IPv6Network)]
+        with_reserved = (*self.each, *_RESERVED.each)
+        ipv4 = [each for each in with_reserved if isinstance(each, ipaddress.IPv4Network)]
+        ipv6 = [each for each in with_reserved if isinstance(each, ipaddress.IPv6Network)]
         return any(
             _EVERY_IPV4.subnet_of(each) for each in ipaddress.collapse_addresses(ipv4)
         ) or any(_EVERY_IPV6.subnet_of(each) for each in ipaddress.collapse_addresses(ipv6))
@@ -148,6 +145,16 @@ def _network(text: str) -> Network:
 NO_ADDRESS = Networks()
 LOOPBACK = Networks.of(("127.0.0.0/8", "::1"))
 EVERY_ADDRESS = Networks.of(("0.0.0.0/0", "::/0"))
+
+_EVERY_IPV4 = ipaddress.IPv4Network("0.0.0.0/0")
+_EVERY_IPV6 = ipaddress.IPv6Network("2000::/3")
+_RESERVED = Networks.parse(
+    "0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, "
+    "192.0.0.0/24, 192.0.2.0/24, 192.88.99.0/24, 192.168.0.0/16, 198.18.0.0/15, 198.51.100.0/24, "
+    "203.0.113.0/24, 224.0.0.0/3, 2001::/23, 2001:db8::/32, 2002::/16, 2d00::/8, 2e00::/7, 3000::/4"
+)
+"""Those of 0.0.0.0/0 and 2000::/3 that no client of the Internet has: special, of multicast or not
+assigned. Source: RFC 6890 2.2; RFC 1112 4; RFC 4291 2.4."""
 
 
 def is_loopback(host: str) -> bool:
