@@ -26,6 +26,22 @@ class Case:
         return str(self.spec)
 
 
+NO_URLS = (
+    "https://id\u00a0.example",
+    "https://id.example/\u2028",
+    "https://h:443:5",
+    "https://h/%zz",
+    "https://u:p@h/",
+    "https://:443",
+    "HTTPS://h/",
+)
+NOT_LOOPBACK = (
+    "http://127.999.1.1",
+    "http://127.01.1.1",
+    "http://LOCALHOST/",
+    "http://[0:0:0:0:0:0:0:1]/",
+    "http://[::ffff:127.0.0.1]",
+)
 WEBHOOK = {"url": "https://app.example.org/mail", "secretRef": {"name": "webhook"}}
 LOGIN = {"secretRef": {"name": "relay-login"}}
 DKIM = {"name": "dkim", "key": "s.pem"}
@@ -346,8 +362,16 @@ MAIL_QUEUES = (
     Case(_submission(users={"oidc": OIDC | {"issuer": "http://127.255.0.53/"}})),
     Case(_submission(users={"oidc": OIDC | {"issuer": "http://127.0.example/"}}), "write https://"),
     Case(_submission(users={"oidc": OIDC | {"issuer": "http://[::1]:80/"}})),
-    Case(_submission(users={"oidc": OIDC | {"issuer": "http://127.0.0.1:1@id.example/"}}), "write"),
+    Case(
+        _submission(users={"oidc": OIDC | {"issuer": "http://127.0.0.1:1@id.example/"}}), "issuer"
+    ),
     Case(_submission(users={"oidc": OIDC | {"issuer": "https://id.example:70000"}}), "port must"),
+    *(Case(_submission(users={"oidc": OIDC | {"issuer": each}}), "issuer") for each in NO_URLS),
+    *(
+        Case(_submission(users={"oidc": OIDC | {"issuer": each}}), "write https://")
+        for each in NOT_LOOPBACK
+    ),
+    Case(_submission(users={"oidc": OIDC | {"issuer": "https://id.example/%7Ea@b"}})),
     Case(_submission(users={"oidc": {"issuer": "https://id.example"}}), "audience"),
     Case(_submission(listeners=[HTTP])),
     Case(_submission(listeners=[HTTP], users=None), "users is missing"),
@@ -411,6 +435,14 @@ MAIL_QUEUES = (
     Case(_filters({"name": "hook", "http": "https://hook.mail"}), "its requests are signed"),
     Case(_filters(HOOK_FILTER | {"http": "http://hook.mail"}), "write https://"),
     Case(_filters(HOOK_FILTER | {"http": "http://localhost:a@hook.mail/"}), "http"),
+    Case(_filters(HOOK_FILTER | {"http": "http://localhost?a=b@c"})),
+    Case(_filters(HOOK_FILTER | {"http": "https://hook.mail:65536"}), "port must be between"),
+    *(Case(_filters(HOOK_FILTER | {"http": each}), "http") for each in NO_URLS),
+    *(Case(_filters(HOOK_FILTER | {"http": each}), "write https://") for each in NOT_LOOPBACK),
+    *(Case(_events(HOOK | {"webhook": each}), "webhook") for each in NO_URLS),
+    *(Case(_events(HOOK | {"webhook": each}), "write https://") for each in NOT_LOOPBACK),
+    Case(_events(HOOK | {"webhook": "http://crm.example"}), "write https://"),
+    *(Case(_handler(webhook=WEBHOOK | {"url": each}), "url") for each in NO_URLS),
     Case(_submission(rules=[{"users": ["*@a.example"], "maxSize": "25Mi", "fixUp": True}])),
     Case(_submission(rules=[{"maxSize": 65536, "tenant": "a", "senders": ["@a.example", "<>"]}])),
     Case(_submission(rules=[{"maxSize": 65535}]), "maxSize"),
@@ -596,6 +628,12 @@ MAIL_QUEUES = (
         _catalog(type="REST", uri="http://localhost.c.example", login=CLIENT),
         "https:// or on loopback",
     ),
+    *(Case(_tokens(each), "https:// or on loopback") for each in NOT_LOOPBACK),
+    *(
+        Case(_catalog(type="REST", uri=each, login=CLIENT), "https:// or on loopback")
+        for each in NOT_LOOPBACK
+    ),
+    Case(_catalog(type="REST", uri="https://c\u00a0.example"), "uri"),
     Case(_tokens("https://id.example/tokens")),
     Case(_tokens("http://[::1]:8080/tokens")),
     Case(_tokens("http://id.example/tokens"), "https:// or on loopback"),
@@ -644,7 +682,12 @@ QUEUE_CLUSTERS = (
     Case({"s3": {"url": "http://s3:70000"}}, "port must be between"),
     Case(_console(issuer="https://id.example:8443/a")),
     Case(_console(issuer="https://id.example:70000"), "port must be between"),
-    Case(_console(issuer="https://[::1"), "port must be between"),
+    Case(_console(issuer="https://[::1"), "issuer"),
+    *(Case(_console(issuer=each), "issuer") for each in NO_URLS),
+    *(Case({"s3": {"url": each}}, "url") for each in NO_URLS),
+    *(Case({"rabbitmq": RABBITMQ | {"managementURL": each}}, "managementURL") for each in NO_URLS),
+    Case({"rabbitmq": RABBITMQ | {"url": "amqp://r:5672:5/"}}, "url"),
+    Case({"rabbitmq": RABBITMQ | {"url": "amqp://r/%zz"}}, "url"),
     Case(_console(issuer="http://id.example"), "issuer"),
     Case({"s3": {"url": "http://[2001:db8::1]:9000"}}),
     Case({"cassandra": CASSANDRA | {"port": 65536}}, "port"),

@@ -57,7 +57,7 @@ class LakeCatalog(DeliverySection):
     """Hadoop: the folder of the lake, which needs no server. REST: a server of Iceberg's REST
     protocol. JDBC: a database."""
 
-    uri: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
+    uri: Annotated[str, Field(min_length=1, max_length=2048, pattern="^[!-~]+$")] | None = None
     """URL of the server, `https://…`, or of the database, `jdbc:postgresql://HOST/NAME`. It has no
     login. http is for a server on loopback, or without a login."""
 

@@ -15,12 +15,11 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.mail.seven_bits import ascii_address, ascii_domain
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.domain_patterns import server_name
 from postroad.domain.values.instants import DURATION_PATTERN, format_duration, parse_duration
-from postroad.domain.values.networks import Networks
+from postroad.domain.values.networks import Networks, has_port_in_range, is_secured
 from postroad.errors import InvalidInput
 from postroad.routing.answers import DNS_PORT, is_address
 from postroad.routing.tables import NULL_SENDER
@@ -148,12 +147,21 @@ def _address(text: str) -> str:
     return text
 
 
-def _webhook(text: str) -> str:
-    try:
-        webhook = WebhookAddress(text)
-    except InvalidInput as error:
-        raise ValueError(str(error)) from error
-    if not webhook.is_secured:
+_HOST = r"([-A-Za-z0-9_.]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
+WITH_QUERY = rf"{_HOST}([/?]([!\$&-~]|%[0-9A-Fa-f]{{2}})*)?$"
+WITHOUT_QUERY = rf"{_HOST}(/([!\$&->@-~]|%[0-9A-Fa-f]{{2}})*)?$"
+"""A URL behind `://`, without a login and a fragment: printable ASCII, so that every program that
+reads it sees the same one."""
+
+
+def _port_in_range(url: str) -> str:
+    if not has_port_in_range(url):
+        raise ValueError("the port must be between 1 and 65535")
+    return url
+
+
+def _secured(text: str) -> str:
+    if not is_secured(text):
         raise ValueError("write https://: mails and events in clear are for loopback alone")
     return text
 
@@ -183,7 +191,13 @@ FilePath = Annotated[
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 1024}),
 ]
 NameServerAddress = Annotated[str, Field(max_length=53), AfterValidator(_server_address)]
-WebhookUrl = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_webhook)]
+PortInRange = AfterValidator(_port_in_range)
+WebhookUrl = Annotated[
+    str,
+    Field(min_length=1, max_length=2048, pattern=f"^https?://{WITH_QUERY}"),
+    PortInRange,
+    AfterValidator(_secured),
+]
 TenantName = Annotated[str, Field(min_length=1, max_length=255)]
 Port = Annotated[StrictInt, Field(ge=1, le=65535)]
 Duration = Annotated[

@@ -15,9 +15,15 @@ from pydantic import (
     model_validator,
 )
 
-from postroad.delivery_settings.patterns import FilePath, SenderPattern, TenantName
+from postroad.delivery_settings.patterns import (
+    WITHOUT_QUERY,
+    FilePath,
+    PortInRange,
+    SenderPattern,
+    TenantName,
+)
 from postroad.delivery_settings.secret_references import SecretKeyReference
-from postroad.domain.values.networks import has_port_in_range, is_secured
+from postroad.domain.values.networks import is_secured
 from postroad.intake_settings.listeners import IntakeSection, NetworkTexts
 
 MIN_MAIL_BYTES = 65536
@@ -62,7 +68,9 @@ UserPattern = Annotated[str, Field(min_length=1, max_length=256), AfterValidator
 class Oidc(IntakeSection):
     """An issuer of tokens, with which clients log in by OAUTHBEARER or XOAUTH2."""
 
-    issuer: Annotated[str, Field(max_length=1024, pattern=r"^https?://[^\s?#]+$")]
+    issuer: Annotated[
+        str, Field(max_length=1024, pattern=f"^https?://{WITHOUT_QUERY}"), PortInRange
+    ]
     """Its address, to which `/.well-known/openid-configuration` is appended; also the `iss` that a
     token must have. http is for loopback alone."""
 
@@ -74,8 +82,6 @@ class Oidc(IntakeSection):
 
     @model_validator(mode="after")
     def _is_secured(self) -> Oidc:
-        if not has_port_in_range(self.issuer):
-            raise ValueError("the port must be between 1 and 65535")
         if not is_secured(self.issuer):
             raise ValueError("write https://: keys that come in clear verify nothing")
         return self

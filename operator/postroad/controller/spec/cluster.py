@@ -19,13 +19,22 @@ from postroad.controller.spec.tls import (
     StoreLoginReference,
     StoreTls,
 )
-from postroad.delivery_settings.patterns import Duration, Port
+from postroad.delivery_settings.patterns import (
+    WITH_QUERY,
+    WITHOUT_QUERY,
+    Duration,
+    Port,
+    PortInRange,
+)
 from postroad.delivery_settings.secret_references import SecretKeyReference
 
 NOT_A_SYSTEM_KEYSPACE = parts.holds(
     lambda name: name != "system" and not name.startswith("system_"),
     "the keyspace must not be one of Cassandra's own",
 )
+
+
+ServerURL = Annotated[str, Field(max_length=512, pattern=f"^https?://{WITH_QUERY}"), PortInRange]
 
 
 class UserPolicy(parts.Model):
@@ -44,14 +53,11 @@ class UserPolicy(parts.Model):
 class RabbitMQ(parts.Model):
     """The RabbitMQ server that holds references to mail."""
 
-    url: Annotated[str, Field(max_length=512, pattern=r"^amqps?://[^@\s]+$"), parts.PortInRange]
+    url: Annotated[str, Field(max_length=512, pattern=f"^amqps?://{WITH_QUERY}"), PortInRange]
     """URL (AMQP) with host, port and vhost (percent-encoded), without user and password. A host
     without a dot is a Service in the QueueCluster's namespace."""
 
-    management_url: (
-        Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), parts.PortInRange]
-        | None
-    ) = None
+    management_url: ServerURL | None = None
     """Base URL of the management API. A host without a dot is a Service in the QueueCluster's
     namespace. Absent: not used; then maintenance does not find mails whose messages RabbitMQ
     lost."""
@@ -150,10 +156,7 @@ class Cassandra(parts.Model):
 class S3(parts.Model):
     """The object store that holds the bytes of mail."""
 
-    url: (
-        Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), parts.PortInRange]
-        | None
-    ) = None
+    url: ServerURL | None = None
     """URL of the object store. A host without a dot is a Service in the QueueCluster's namespace.
     Absent: Amazon S3, by region."""
 
@@ -205,7 +208,7 @@ class ConsoleOidc(parts.Model):
     """An OpenID Connect issuer that the API server knows, at which browsers log in (authorization
     code with PKCE)."""
 
-    issuer: Annotated[str, Field(max_length=1024, pattern=r"^https://[^\s?#]+$"), parts.PortInRange]
+    issuer: Annotated[str, Field(max_length=1024, pattern=f"^https://{WITHOUT_QUERY}"), PortInRange]
     """Its address, to which `/.well-known/openid-configuration` is appended, as the API server has
     it."""
 

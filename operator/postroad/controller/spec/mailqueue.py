@@ -18,7 +18,13 @@ from postroad.controller.spec.placement import NetworkPolicy, Pod, ServiceAccoun
 from postroad.controller.spec.tls import StoreTls
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.hops import Hop
-from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration, ObjectName
+from postroad.delivery_settings.patterns import (
+    OBJECT_NAME_PATTERN,
+    WITH_QUERY,
+    Duration,
+    ObjectName,
+    PortInRange,
+)
 from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE, RetryPlan
@@ -34,9 +40,7 @@ HandingTime = Annotated[
     Duration,
     parts.holds(lambda each: SECOND <= each <= MAX_HANDING, "timeout must be from 1s to 10m"),
 ]
-WebhookText = Annotated[
-    str, Field(max_length=512, pattern=r"^https?://[^@\s#/?]+[^@\s#]*$"), parts.PortInRange
-]
+WebhookText = Annotated[str, Field(max_length=512, pattern=f"^https?://{WITH_QUERY}"), PortInRange]
 
 
 class WebhookSpec(parts.Model):

@@ -19,7 +19,6 @@ from pydantic.alias_generators import to_camel
 from postroad.domain.mail.mail import MAILBOX_PATTERN
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.domain.values.instants import format_duration
-from postroad.domain.values.networks import has_port_in_range
 from postroad.errors import InvalidInput
 
 HOST_PATTERN = "^([A-Za-z0-9_][-A-Za-z0-9_.]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
@@ -70,7 +69,6 @@ def nests_little(value: Any) -> bool:
 Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]
 Hostname = Annotated[str, Field(min_length=1, max_length=253, pattern=HOSTNAME_PATTERN)]
 MailboxText = Annotated[str, Field(min_length=3, max_length=254, pattern=MAILBOX_PATTERN)]
-PortInRange = holds(has_port_in_range, "the port must be between 1 and 65535")
 Replicas = Annotated[int, Field(ge=0, le=1000)]
 Schedule = Annotated[str, Field(min_length=1, max_length=100)]
 Anything = Annotated[

@@ -28,7 +28,6 @@ from postroad.domain.mail.mail import (
     Outcome,
     Responder,
 )
-from postroad.domain.values.networks import is_secured
 from postroad.errors import InvalidInput
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of secrets, and none itself
@@ -90,11 +89,6 @@ class WebhookAddress:
     @property
     def host(self) -> str:
         return urlsplit(self.text).hostname or ""
-
-    @property
-    def is_secured(self) -> bool:
-        """True if nothing between reads what is sent: over HTTPS, or on loopback."""
-        return is_secured(self.origin)
 
     @property
     def name(self) -> str:

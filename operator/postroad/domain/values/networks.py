@@ -162,10 +162,18 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or host in LOOPBACK
 
 
+SECURED_PATTERN = (
+    r"^(https://.*|http://(127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}|\[::1\]|localhost)"
+    r"(:[0-9]+)?([/?].*)?)$"
+)
+"""In the rules of the CRDs, too, which know no other forms of an address."""
+
+_SECURED = re.compile(SECURED_PATTERN)
+
+
 def is_secured(url: str) -> bool:
     """True if nothing between reads what is sent to a URL: over HTTPS, or on loopback."""
-    is_local = url.startswith("http://") and is_loopback(urlsplit(url).hostname or "")
-    return url.startswith("https://") or is_local
+    return _SECURED.fullmatch(url) is not None
 
 
 def has_port_in_range(url: str) -> bool:
