@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import secrets
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +19,7 @@ from urllib.parse import quote_plus, urlencode
 
 import aiohttp
 import jwt
+from cryptography.fernet import Fernet, InvalidToken
 
 from postroad.http_responses import parsed_json, read_body
 from postroad.problems import Problem
@@ -29,8 +31,8 @@ _log = logger("console")
 LOGIN_LIFETIME = timedelta(minutes=10)
 """Time that a user has at the issuer."""
 
-MAX_LOGINS = 5000
-"""Logins under way; one more ends the oldest."""
+MAX_EXCHANGES = 16
+"""Codes that are exchanged at the issuer at a time; more wait, strangers' among them."""
 
 DOCUMENT_LIFETIME = timedelta(hours=1)
 REQUEST_SECONDS = 10.0
@@ -63,35 +65,37 @@ class OpenIdClient:
 
 @dataclass(frozen=True, slots=True)
 class _Login:
-    """A login under way, at the browser that has its secret."""
+    """A login under way, which its browser keeps as a cookie that the console alone reads."""
 
     state: str
     nonce: str
     verifier: str
     redirect: str
     to: str
-    until: timedelta
+    until: float
+    """Seconds."""
 
 
 class OpenIdLogins:
-    """The logins under way, in memory. Each ends once: an answer that comes again finds none."""
+    """Logins that their browsers keep: none that strangers begin ends one. An answer that comes
+    again has a code that the issuer took before."""
 
     lifetime = LOGIN_LIFETIME
 
     def __init__(self, client: OpenIdClient, elapsed: Callable[[], timedelta]) -> None:
         self._client, self._elapsed = client, elapsed
-        self._logins: dict[bytes, _Login] = {}
+        self._key = Fernet(Fernet.generate_key())
+        self._exchanging = asyncio.Semaphore(MAX_EXCHANGES)
         self._asking: asyncio.Task[Mapping[str, Any]] | None = None
         self._known_until = timedelta(0)
 
     async def begin(self, redirect: str, to: str) -> tuple[str, str]:
-        """Return a secret for the browser, and where the user logs in. Raises: Problem."""
+        """Return the login for the browser, and where the user logs in. Raises: Problem."""
         configuration = await self._configuration()
-        secret, state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(4))
-        login = _Login(state, nonce, verifier, redirect, to, self._elapsed() + LOGIN_LIFETIME)
-        self._logins[_digest(secret)] = login
-        if len(self._logins) > MAX_LOGINS:
-            del self._logins[next(iter(self._logins))]
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        until = (self._elapsed() + LOGIN_LIFETIME).total_seconds()
+        login = _Login(state, nonce, verifier, redirect, to, until)
+        kept = self._key.encrypt(json.dumps(astuple(login)).encode()).decode()
         endpoint = str(configuration["authorization_endpoint"])
         supported = configuration.get("scopes_supported") or ()
         asked = {
@@ -104,20 +108,28 @@ class OpenIdLogins:
             "code_challenge": _challenge(login.verifier),
             "code_challenge_method": "S256",
         }
-        return secret, f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
+        return kept, f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
 
-    async def end(self, secret: str, answer: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+    async def end(self, kept: str, answer: Mapping[str, Sequence[str]]) -> tuple[str, str]:
         """Return the token of a user whom the issuer sent back, and where to go on. Whether the
         token is good is for the API server to say: it checks its signature. Raises: Problem."""
-        login = self._logins.pop(_digest(secret), None)
-        if login is None or self._elapsed() > login.until:
-            raise _refused("this login is over, or was begun in another browser")
+        over = _refused("this login is over, or was begun in another browser")
+        try:
+            login = _Login(*json.loads(self._key.decrypt(kept.encode())))
+        except InvalidToken:
+            raise over from None
+        if self._elapsed().total_seconds() > login.until:
+            raise over
         if not hmac.compare_digest(_one(answer, "state").encode(), login.state.encode()):
             raise _refused("this answer is that to another login")
         if not (code := _one(answer, "code")):
             error = _one(answer, "error")[:100]
             raise _refused(f"the issuer refused the login ({error or 'without a reason'})")
-        token = await self._exchanged(code, login)
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS), self._exchanging:
+                token = await self._exchanged(code, login)
+        except TimeoutError:
+            raise _away() from None
         self._check(token, login)
         return token, login.to
 
@@ -225,10 +237,6 @@ def _one(answer: Mapping[str, Sequence[str]], name: str) -> str:
 
 def _challenge(verifier: str) -> str:
     return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-
-
-def _digest(secret: str) -> bytes:
-    return sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def _refused(why: str) -> Problem:

@@ -25,8 +25,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from postroad.console import openid
-from postroad.console.api.guard import RequestRate
-from postroad.console.openid import DOCUMENT_LIFETIME, LOGIN_LIFETIME, OpenIdClient
+from postroad.console.api.guard import MAX_COOKIES, RequestRate
+from postroad.console.openid import (
+    DOCUMENT_LIFETIME,
+    LOGIN_LIFETIME,
+    MAX_EXCHANGES,
+    OpenIdClient,
+)
 from postroad.console.reviewed_rights import ANSWER_LIFETIME
 from support.consoles import NO_LIMIT
 from support.issuing import issue
@@ -46,8 +51,9 @@ CLIENT = "console of mail"
 
 
 class Issuer:
-    """Answers with tokens of alice. `claims` replace those of a token, or leave them out (None);
-    `configuration` those of its document; `answer`: another one than a token."""
+    """Answers each code once, with tokens of alice. `claims` replace those of a token, or leave
+    them out (None); `configuration` those of its document; `answer`: another one than a token;
+    `seconds`: how long an answer takes; `peak`: exchanges that were under way together."""
 
     def __init__(self, reviews: MemoryAccessReviews) -> None:
         self.reviews, self.url = reviews, ""
@@ -56,6 +62,7 @@ class Issuer:
         self.answer: Any = None
         self.nonce = ""
         self.asked: list[tuple[dict[str, str], str]] = []
+        self.seconds, self.under_way, self.peak = 0.0, 0, 0
 
     async def publish(self, _: web.Request) -> web.Response:
         usual = {
@@ -75,7 +82,14 @@ class Issuer:
 
     async def exchange(self, request: web.Request) -> web.Response:
         form = {name: str(value) for name, value in (await request.post()).items()}
+        is_known = any(form["code"] == each["code"] for each, _ in self.asked)
         self.asked.append((form, request.headers.get("Authorization", "")))
+        self.under_way += 1
+        self.peak = max(self.peak, self.under_way)
+        await asyncio.sleep(self.seconds)
+        self.under_way -= 1
+        if is_known or form["code"] == "made up":
+            return web.json_response({"error": "invalid_grant"}, status=400)
         if self.answer is not None:
             return web.json_response(self.answer)
         usual = {
@@ -277,19 +291,23 @@ async def test_an_answer_is_that_to_the_login_of_its_browser_once(tmp_path: Path
         assert (await come_back(console, code="c", state=asked["state"])).status_code == 401
         client.cookies.set("postroad-login", cookie)
         assert (await come_back(console, code="c", state="x" * 43)).status_code == 401
-        assert (await come_back(console, code="c", state=asked["state"])).status_code == 401
+        changed = f"{cookie[:99]}{'AB'[cookie[99] == 'A']}{cookie[100:]}"
+        for other in (changed, cookie[:99], r'"\351"'):
+            client.cookies.set("postroad-login", other)
+            assert (await come_back(console, code="c", state=asked["state"])).status_code == 401
         client.cookies.clear()
         assert issuer.asked == [], "no code of theirs was redeemed"
 
-        asked = await begin(issuer, console)
-        cookie = client.cookies["postroad-login"]
+        client.cookies.set("postroad-login", cookie)
         assert (await come_back(console, code="c", state=asked["state"])).status_code == 200
         client.cookies.clear()
         client.cookies.set("postroad-login", cookie)
         assert (await come_back(console, code="c", state=asked["state"])).status_code == 401
-        assert len(issuer.asked) == 1, "a replayed answer asks the issuer nothing"
+        assert (await come_back(console, code="d", state=asked["state"])).status_code == 200
         client.cookies.clear()
 
+        await begin(issuer, console)
+        issuer.nonce = asked["nonce"]
         asked = await begin(issuer, console)
         clock.jump(LOGIN_LIFETIME + timedelta(seconds=1))
         assert (await come_back(console, code="c", state=asked["state"])).status_code == 401
@@ -368,12 +386,6 @@ async def test_what_an_issuer_publishes_is_asked_for_again_after_its_lifetime(
         assert (await begin(issuer, console))["scope"] == "openid email"
 
 
-async def test_logins_of_strangers_have_one_rate(tmp_path: Path) -> None:
-    async with logins_at_an_issuer(tmp_path, rate=RequestRate(0.001, 3)) as (_, console):
-        found = [(await console.client.get("/login")).status_code for _ in range(5)]
-        assert found == [303, 303, 303, 429, 429]
-
-
 async def test_an_issuer_without_a_known_authority_is_not_used(tmp_path: Path) -> None:
     async with logins_at_an_issuer(tmp_path) as (_, console):
         other = issue("localhost").certificate
@@ -411,13 +423,49 @@ async def test_a_session_ends_with_the_token_of_its_login(tmp_path: Path) -> Non
         assert (await console.client.get(path)).status_code == 401
 
 
-async def test_logins_without_an_end_take_bounded_memory(
+async def test_strangers_without_end_keep_no_user_from_a_login(tmp_path: Path) -> None:
+    rate = RequestRate(per_second=0.001, burst=5)
+    async with logins_at_an_issuer(tmp_path, rate=rate) as (issuer, console):
+        asked = await begin(issuer, console)
+        cookie = console.client.cookies["postroad-login"]
+        console.client.cookies.clear()
+        for _ in range(20):
+            theirs = await begin(issuer, console)
+            assert (await come_back(console, code="made up", state="x" * 43)).status_code == 401
+            await console.get("made up", "/")
+        issuer.seconds, issuer.nonce = 0.3, asked["nonce"]
+        answer = {"code": "made up", "state": theirs["state"]}
+        strangers = [
+            asyncio.create_task(come_back(console, **answer)) for _ in range(2 * MAX_EXCHANGES)
+        ]
+        await asyncio.sleep(0)
+        console.client.cookies.clear()
+        console.client.cookies.set("postroad-login", cookie)
+        assert (await come_back(console, code="c", state=asked["state"])).status_code == 200
+        assert {each.status_code for each in await asyncio.gather(*strangers)} <= {401, 503}
+        assert 1 < issuer.peak <= MAX_EXCHANGES
+
+
+async def test_an_exchange_waits_a_bounded_time_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openid, "MAX_LOGINS", 3)
+    monkeypatch.setattr(openid, "MAX_EXCHANGES", 0)
     async with logins_at_an_issuer(tmp_path) as (issuer, console):
-        for _ in range(20):
-            asked = await begin(issuer, console)
-        assert console.identities.logins is not None
-        assert len(console.identities.logins._logins) == 3
-        assert (await come_back(console, code="c", state=asked["state"])).status_code == 200
+        asked = await begin(issuer, console)
+        monkeypatch.setattr(openid, "REQUEST_SECONDS", 0.1)
+        async with asyncio.timeout(60):
+            waited = await come_back(console, code="c", state=asked["state"])
+        assert waited.status_code == 503
+        assert issuer.asked == []
+
+
+@pytest.mark.parametrize(("characters", "is_kept"), [(1000, True), (1001, False)])
+async def test_a_cookie_of_a_login_has_room_for_the_page_that_it_leads_to(
+    tmp_path: Path, characters: int, is_kept: bool
+) -> None:
+    async with logins_at_an_issuer(tmp_path) as (issuer, console):
+        to = f"/queues/{'a' * characters}"
+        asked = await begin(issuer, console, to)
+        assert len(console.client.cookies["postroad-login"]) < MAX_COOKIES / 2
+        page = await come_back(console, code="c", state=asked["state"])
+        assert f'content="0;url={to if is_kept else "/"}"' in page.text

@@ -55,7 +55,7 @@ SESSION = "/session"
 LOGIN, CALLBACK, LOGOUT = "/login", "/login/callback", "/logout"
 """Paths that send a browser to the issuer, take it back from there, and end its session."""
 
-_OWN_PATH = re.compile(r"/queues/(?!.*(?:\.|%2[Ee]){2})[-A-Za-z0-9._~/?&=%:@+]*")
+_OWN_PATH = re.compile(r"/queues/(?!.*(?:\.|%2[Ee]){2})[-A-Za-z0-9._~/?&=%:@+]{0,1000}")
 """Pages that a login or a link may lead to: none elsewhere, and nothing that ends the field of a
 header. Browsers make `/` of `/queues/..`, and with `?token=` that is another user's link."""
 
@@ -245,16 +245,14 @@ class RequestGuard:
     ) -> Response:
         """Return the response that sends a browser to the issuer, or that begins the session of
         one that comes from there. Raises: Problem."""
-        self._count("logins")
         fields = _fields(scope["query_string"])
         if scope["path"] == LOGIN:
-            secret, url = await logins.begin(f"{origin}{CALLBACK}", _own_page(fields))
+            login, url = await logins.begin(f"{origin}{CALLBACK}", _own_page(fields))
             sent = RedirectResponse(url, 303)
-            return self._cookie_set(sent, LOGIN_COOKIE, secret, origin, logins.lifetime, "lax")
+            return self._cookie_set(sent, LOGIN_COOKIE, login, origin, logins.lifetime, "lax")
         token, to = await logins.end(_cookie(headers, LOGIN_COOKIE, origin) or "", fields)
-        who = await self._user(
-            token, "the API server does not take the issuer's token", is_cookie=False
-        )
+        unknown = "the API server does not take the issuer's token"
+        who = await self._user(token, unknown, is_cookie=False, is_vouched=True)
         # A page that goes on by itself: to what a redirect from the issuer's site leads to, a
         # browser sends no cookie that is SameSite=Strict.
         response = self._cookie_set(render("logged_in", to=to), LOGIN_COOKIE, "", origin)
@@ -288,12 +286,15 @@ class RequestGuard:
         )
         return response
 
-    async def _user(self, secret: str | None, unknown: str, *, is_cookie: bool) -> ConsoleUser:
-        """Return who sends a request, which counts. Raises: Problem, of an `unknown` one by that
-        text."""
+    async def _user(
+        self, secret: str | None, unknown: str, *, is_cookie: bool, is_vouched: bool = False
+    ) -> ConsoleUser:
+        """Return who sends a request, which counts; `is_vouched`: the issuer gave the token.
+        Raises: Problem, of an `unknown` one by that text."""
         who = None
         # Else strangers could let the API server review any number of tokens.
-        if secret is not None and self.identities.asks(secret, is_cookie=is_cookie):
+        is_asked = secret is not None and self.identities.asks(secret, is_cookie=is_cookie)
+        if is_asked and not is_vouched:
             self._count("tokens")
         try:
             if secret is not None:
