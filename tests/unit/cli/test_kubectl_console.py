@@ -30,9 +30,11 @@ esac
 class Console(BaseHTTPRequestHandler):
     """Takes one token."""
 
+    link: object = "/?token=once"
+
     def do_POST(self) -> None:
         is_good = self.headers["Authorization"] in ("Bearer of-an-account", "Bearer of-the-user")
-        body = {"link": "/?token=once"} if is_good and self.path == "/session" else {"detail": "no"}
+        body = {"link": self.link} if is_good and self.path == "/session" else {"detail": "no"}
         text = json.dumps(body).encode()
         self.send_response(201 if is_good else 401)
         self.send_header("Content-Length", str(len(text)))
@@ -126,3 +128,14 @@ def test_a_console_that_does_not_take_the_token_is_quoted(folder: Path) -> None:
     output = run("outgoing").output
     assert "the console answers 401: no" in output
     assert "of-a-stranger" not in output
+
+
+@pytest.mark.parametrize("link", ["@evil.example/?token=x", ".evil.example/", "/login", 5, None])
+def test_a_link_that_leads_elsewhere_is_not_opened(
+    folder: Path, link: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Console, "link", link)
+    done = run("outgoing")
+    assert "the link of the console leads elsewhere" in done.output
+    assert "open http" not in done.output
+    assert done.exit_code == 1

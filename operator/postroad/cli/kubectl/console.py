@@ -89,7 +89,9 @@ def _link(address: str, token: str) -> str:
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
             link: str = json.loads(answer.read(MAX_ANSWER))["link"]
-            return link
+        if not str(link).startswith("/?token="):  # as `@evil.example`, after the address
+            raise KubernetesRefused("the link of the console leads elsewhere")
+        return link
     except urllib.error.HTTPError as error:
         text = json.loads(error.read(MAX_ANSWER) or b"{}").get("detail", error.reason)
         raise KubernetesRefused(f"the console answers {error.code}: {text}") from error
