@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message
 
 from postroad.console.api.guard import RequestRate
-from postroad.console.api.sessions import IDLE, MAX_TOKEN_SESSIONS, SHORT_LIFETIME
+from postroad.console.api.sessions import IDLE, MAX_TOKEN_SESSIONS, SHORT_LIFETIME, Sessions
 from postroad.console.audit import AuditEntry
 from postroad.console.queues import ConsoleQueue
 from postroad.console.reviewed_rights import ANSWER_LIFETIME, MAX_TOKEN, Answers
@@ -249,6 +249,25 @@ async def test_a_user_who_begins_many_sessions_ends_none_of_another_user() -> No
             cookie = answer.headers["set-cookie"].partition(";")[0]
             found = await console.client.get(QUEUES, headers={"Cookie": cookie})
             assert found.status_code == status
+
+
+async def test_accounts_of_a_namespace_without_end_end_no_session_of_others() -> None:
+    sessions = Sessions(ManualClock().elapsed, most=30)
+    others = [sessions.begin("t", each) for each in ("alice", "system:serviceaccount:b:robot")]
+    for number in range(50):
+        own = sessions.begin("t", f"system:serviceaccount:a:robot-{number}")
+    assert all(sessions.find(each) for each in [*others, own])
+    assert len(sessions._sessions) == 30
+
+
+async def test_made_up_links_without_end_keep_no_user_from_a_good_one() -> None:
+    reviews = MemoryAccessReviews()
+    token = reviews.give("alice", "a", *VIEWER)
+    async with a_reviewed_console(reviews, rate=RequestRate(0.001, 5)) as console:
+        made = await console.client.post("/session", headers=bearer(token))
+        found = [(await console.client.get("/?token=x")).status_code for _ in range(10)]
+        assert found == [401] * 5 + [429] * 5
+        assert (await console.client.get(made.json()["link"])).status_code == 303
 
 
 async def test_a_page_elsewhere_logs_no_browser_in_by_its_own_link() -> None:

@@ -213,13 +213,13 @@ class RequestGuard:
         tokens = fields.get("token")
         if tokens is None:
             return None
-        self._count("links")
         # Before it is used: another user's page would log this browser in as that user.
         site = Headers(scope=scope).get("sec-fetch-site", "none")
         if self.identities.by_token and site not in ("none", "same-origin"):
             raise Problem(403, "a page of another site opened this link: copy it to a new window")
         secret = self.identities.sessions.redeem(tokens[0])
         if secret is None:
+            self._count("links")
             raise self._without_session("this link was used, or is over")
         return self._with_session(RedirectResponse(_own_page(fields), 303), secret, origin)
 

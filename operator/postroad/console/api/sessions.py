@@ -4,6 +4,7 @@ names it. They are in memory, and end with the console."""
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -29,7 +30,7 @@ SHORT_LIFETIME = timedelta(hours=1)
 """Of a session by a token, which ends with its token in any case."""
 
 MAX_TOKEN_SESSIONS = 1000
-"""Sessions by tokens at a time, of all users."""
+"""Sessions by tokens at a time; one more ends the oldest of the namespace or user with most."""
 
 MAX_SESSIONS_OF_USER = 20
 """Sessions by tokens of one user at a time: more end the oldest of the same user."""
@@ -91,7 +92,10 @@ class Sessions:
             del self._sessions[key]
         self._sessions[_digest(secret)] = session
         while len(self._sessions) > self._most:
-            del self._sessions[next(iter(self._sessions))]
+            owners = Counter(_owner(each.user) for each in self._sessions.values())
+            most = max(owners, key=owners.__getitem__)
+            theirs = (key for key, each in self._sessions.items() if _owner(each.user) == most)
+            del self._sessions[next(theirs)]
         return secret
 
     def find(self, secret: str, *, is_used: bool = True) -> ConsoleSession | None:
@@ -168,6 +172,16 @@ class TokenIdentities(Identities):
             self.sessions.end(secret)
             return None
         return ConsoleUser(user.name, is_cookie, user)
+
+
+def _owner(user: str) -> str:
+    """Return the namespace of a ServiceAccount, which may make any number of them; else the user.
+
+    >>> _owner("system:serviceaccount:mail:postmaster"), _owner("oidc:alice")
+    ('system:serviceaccount:mail', 'oidc:alice')
+    """
+    is_account = user.startswith("system:serviceaccount:")
+    return user.rpartition(":")[0] if is_account else user
 
 
 def _digest(token: str) -> bytes:
