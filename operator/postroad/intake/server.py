@@ -15,7 +15,6 @@ from datetime import timedelta
 from functools import lru_cache, partial
 
 from postroad.domain.smtp.replies import Reply
-from postroad.domain.values.networks import NO_ADDRESS
 from postroad.errors import InvalidSettings
 from postroad.intake import reply_texts
 from postroad.intake.clients import ClientLimits, Clients, Rights
@@ -97,7 +96,7 @@ class Listening:
         self.of_proxies = None
         """Context of sessions with proxies that describe their clients; None: there are none."""
 
-        if context.xclient_from is not NO_ADDRESS:
+        if context.xclient_from.each:
             self.of_proxies = replace(context, offer=replace(context.offer, xclient=True))
         self.rights_of = lru_cache(REMEMBERED_CLIENTS)(context.rules.rights_of)
 
