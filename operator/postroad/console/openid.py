@@ -5,6 +5,7 @@ Source: OpenID Connect Core 1.0 3.1; OpenID Connect Discovery 1.0 4; RFC 7636; R
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import secrets
@@ -14,12 +15,13 @@ from dataclasses import astuple, dataclass
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote_plus, urlencode
 
 import aiohttp
 import jwt
 from cryptography.fernet import Fernet, InvalidToken
+from pydantic import BaseModel, Field, ValidationError
 
 from postroad.http_responses import parsed_json, read_body
 from postroad.problems import Problem
@@ -63,6 +65,19 @@ class OpenIdClient:
         return found.read_text().strip() if found is not None and found.exists() else None
 
 
+_Endpoint = Annotated[str, Field(pattern=r"^https://[!-~]+$")]
+
+
+class _Configuration(BaseModel):
+    """Document that an issuer publishes about itself."""
+
+    issuer: str
+    authorization_endpoint: _Endpoint
+    token_endpoint: _Endpoint
+    scopes_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Login:
     """A login under way, which its browser keeps as a cookie that the console alone reads."""
@@ -86,7 +101,7 @@ class OpenIdLogins:
         self._client, self._elapsed = client, elapsed
         self._key = Fernet(Fernet.generate_key())
         self._exchanging = asyncio.Semaphore(MAX_EXCHANGES)
-        self._asking: asyncio.Task[Mapping[str, Any]] | None = None
+        self._asking: asyncio.Task[_Configuration] | None = None
         self._known_until = timedelta(0)
 
     async def begin(self, redirect: str, to: str) -> tuple[str, str]:
@@ -96,8 +111,8 @@ class OpenIdLogins:
         until = (self._elapsed() + LOGIN_LIFETIME).total_seconds()
         login = _Login(state, nonce, verifier, redirect, to, until)
         kept = self._key.encrypt(json.dumps(astuple(login)).encode()).decode()
-        endpoint = str(configuration["authorization_endpoint"])
-        supported = configuration.get("scopes_supported") or ()
+        endpoint = configuration.authorization_endpoint
+        supported = configuration.scopes_supported or ()
         asked = {
             "response_type": "code",
             "client_id": self._client.client_id,
@@ -142,13 +157,13 @@ class OpenIdLogins:
             "code_verifier": login.verifier,
         }
         headers, secret = {}, client.secret()
-        ways = configuration.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+        ways = configuration.token_endpoint_auth_methods_supported or ["client_secret_basic"]
         if secret and "client_secret_basic" in ways:  # RFC 6749 2.3.1: both are encoded before
             basic = f"{quote_plus(client.client_id)}:{quote_plus(secret)}".encode()
             headers["Authorization"] = f"Basic {b64encode(basic).decode()}"
         else:
             sent |= {"client_id": client.client_id} | ({"client_secret": secret} if secret else {})
-        status, found = await self._ask("POST", str(configuration["token_endpoint"]), sent, headers)
+        status, found = await self._ask("POST", configuration.token_endpoint, sent, headers)
         token = found.get("id_token") if status == 200 else None
         if not isinstance(token, str):
             _log.warning(
@@ -176,35 +191,34 @@ class OpenIdLogins:
             _log.warning("the issuer's token does not fit", error=type(error).__name__)
             raise _refused("the issuer's token is not for this console") from None
         is_ours = claims.get("azp", self._client.client_id) == self._client.client_id
-        if not is_ours or not hmac.compare_digest(
-            str(claims["nonce"]).encode(), login.nonce.encode()
-        ):
+        if not is_ours or claims["nonce"] != login.nonce:
             _log.warning("the issuer's token does not fit", error="azp or nonce")
             raise _refused("the issuer's token is that of another login")
 
-    async def _configuration(self) -> Mapping[str, Any]:
-        """Return what the issuer publishes about itself. Raises: Problem."""
+    async def _configuration(self) -> _Configuration:
+        """Return what the issuer has published lately. Raises: Problem."""
         asking = self._asking
         if asking is None or (asking.done() and self._is_old(asking)):
             asking = self._asking = asyncio.create_task(self._fetched())
         return await asyncio.shield(asking)
 
-    def _is_old(self, asked: asyncio.Task[Mapping[str, Any]]) -> bool:
+    def _is_old(self, asked: asyncio.Task[_Configuration]) -> bool:
         failed = asked.cancelled() or asked.exception() is not None
         return failed or self._elapsed() >= self._known_until
 
-    async def _fetched(self) -> Mapping[str, Any]:
+    async def _fetched(self) -> _Configuration:
         issuer = self._client.issuer
         place = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
         status, found = await self._ask("GET", place)
-        needed = ("authorization_endpoint", "token_endpoint")
+        configuration: _Configuration | None = None
+        with contextlib.suppress(ValidationError):
+            configuration = _Configuration.model_validate(found)
         # Discovery 4.3: another issuer's endpoints would get the codes and the client's secret.
-        is_own = status == 200 and found.get("issuer") == issuer
-        if not is_own or not all(str(found.get(each)).startswith("https://") for each in needed):
+        if status != 200 or configuration is None or configuration.issuer != issuer:
             _log.warning("the issuer's configuration cannot be used", status=status)
             raise _away()
         self._known_until = self._elapsed() + DOCUMENT_LIFETIME
-        return found
+        return configuration
 
     async def _ask(
         self,

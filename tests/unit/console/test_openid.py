@@ -252,6 +252,7 @@ async def test_a_client_with_a_secret_sends_it_as_the_issuer_wants(tmp_path: Pat
         {"aud": [CLIENT, "another"], "azp": "another"},
         {"nonce": "of another login"},
         {"nonce": None},
+        {"nonce": "\ud800"},
         {"iss": "https://issuer.example"},
         {"exp": 1},
         {"exp": None},
@@ -341,7 +342,11 @@ async def test_a_login_leads_to_pages_of_the_console_alone(tmp_path: Path, to: s
     [
         {"issuer": "https://issuer.example"},
         {"authorization_endpoint": "http://issuer.example/"},
+        {"authorization_endpoint": "https://\ud800/"},
+        {"authorization_endpoint": "https://issuer.example/\r\nSet-Cookie: a=b"},
         {"token_endpoint": None},
+        {"token_endpoint_auth_methods_supported": 5},
+        {"scopes_supported": 5},
     ],
 )
 async def test_an_issuer_whose_configuration_is_not_its_own_is_not_used(
