@@ -57,8 +57,9 @@ async def ask_beside_strangers() -> None:
             for _, stranger in strangers:
                 stranger.write(part)
             await asyncio.sleep(0.05)
-            reader, writer = await asyncio.open_connection(host, port)
-            writer.write(probe)
+            asking = socket.create_connection((host, port))
+            asking.sendall(probe)  # is there when the loop hears of the connection
+            reader, writer = await asyncio.open_connection(sock=asking)
             assert await reader.readline() == b"HTTP/1.1 200 OK\r\n", part
             for _, each in [*strangers, (reader, writer)]:
                 each.close()
