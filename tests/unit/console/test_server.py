@@ -29,11 +29,13 @@ async def served() -> AsyncIterator[tuple[str, int, bytes]]:
     serving = asyncio.create_task(
         server.serve(server.ConsoleServer(listening, console, Readiness()), stop)
     )
-    async with asyncio.timeout(60):
-        yield host, port, probe
+    try:
+        async with asyncio.timeout(60):
+            yield host, port, probe
+    finally:  # else a test that fails would wait for the server without end
         stop.set()
-        await serving
-    await console.operations.close()
+        await asyncio.wait_for(serving, 30)
+        await console.operations.close()
 
 
 @pytest.mark.parametrize("loop", [EventLoop, asyncio.new_event_loop])
