@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -26,6 +27,9 @@ from support.server_use import ServerUse
 settings.register_profile("calm", deadline=None)
 settings.load_profile("calm")
 """The duration of an example depends on the machine, not on the code."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as a shell's `&` leaves it to a run
 
 gc.set_threshold(10_000, 50, 1_000)
 """New objects before a search for cyclic garbage, such searches before a wider one, and wider ones
