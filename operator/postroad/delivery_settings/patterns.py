@@ -192,6 +192,7 @@ FilePath = Annotated[
 ]
 NameServerAddress = Annotated[str, Field(max_length=53), AfterValidator(_server_address)]
 PortInRange = AfterValidator(_port_in_range)
+ServerUrl = Annotated[str, Field(max_length=512, pattern=f"^https?://{WITH_QUERY}"), PortInRange]
 WebhookUrl = Annotated[
     str,
     Field(min_length=1, max_length=2048, pattern=f"^https?://{WITH_QUERY}"),

@@ -183,7 +183,7 @@ class RequestGuard:
             _check_origin(headers, origin)
         if (scope["path"], scope["method"]) == (LOGOUT, "POST"):
             self.identities.sessions.end(secret or "")
-            return self._cookie_set(RedirectResponse("/", 303), COOKIE, "", origin, timedelta(0))
+            return self._cookie_set(RedirectResponse("/", 303), COOKIE, "", origin)
 
         async def proves() -> bool:
             found = await self.identities.find(secret or "", is_cookie=is_cookie, is_used=False)

@@ -25,6 +25,7 @@ from postroad.delivery_settings.patterns import (
     Duration,
     Port,
     PortInRange,
+    ServerUrl,
 )
 from postroad.delivery_settings.secret_references import SecretKeyReference
 
@@ -32,9 +33,6 @@ NOT_A_SYSTEM_KEYSPACE = parts.holds(
     lambda name: name != "system" and not name.startswith("system_"),
     "the keyspace must not be one of Cassandra's own",
 )
-
-
-ServerURL = Annotated[str, Field(max_length=512, pattern=f"^https?://{WITH_QUERY}"), PortInRange]
 
 
 class UserPolicy(parts.Model):
@@ -57,7 +55,7 @@ class RabbitMQ(parts.Model):
     """URL (AMQP) with host, port and vhost (percent-encoded), without user and password. A host
     without a dot is a Service in the QueueCluster's namespace."""
 
-    management_url: ServerURL | None = None
+    management_url: ServerUrl | None = None
     """Base URL of the management API. A host without a dot is a Service in the QueueCluster's
     namespace. Absent: not used; then maintenance does not find mails whose messages RabbitMQ
     lost."""
@@ -156,7 +154,7 @@ class Cassandra(parts.Model):
 class S3(parts.Model):
     """The object store that holds the bytes of mail."""
 
-    url: ServerURL | None = None
+    url: ServerUrl | None = None
     """URL of the object store. A host without a dot is a Service in the QueueCluster's namespace.
     Absent: Amazon S3, by region."""
 

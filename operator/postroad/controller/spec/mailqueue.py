@@ -20,10 +20,9 @@ from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.patterns import (
     OBJECT_NAME_PATTERN,
-    WITH_QUERY,
     Duration,
     ObjectName,
-    PortInRange,
+    ServerUrl,
 )
 from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.configuration.rules import ViewConfiguration
@@ -40,14 +39,13 @@ HandingTime = Annotated[
     Duration,
     parts.holds(lambda each: SECOND <= each <= MAX_HANDING, "timeout must be from 1s to 10m"),
 ]
-WebhookText = Annotated[str, Field(max_length=512, pattern=f"^https?://{WITH_QUERY}"), PortInRange]
 
 
 class WebhookSpec(parts.Model):
     """Posts every mail to a webhook: multipart/form-data with the parts `envelope` and `message`,
     signed as Standard Webhooks has it."""
 
-    url: WebhookText
+    url: ServerUrl
     """URL that gets the requests, without a login. A host without a dot is a Service in the
     MailQueue's namespace. With https, the certificate is verified."""
 
