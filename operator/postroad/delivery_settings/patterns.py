@@ -195,9 +195,9 @@ PortInRange = AfterValidator(_port_in_range)
 ServerUrl = Annotated[str, Field(max_length=512, pattern=f"^https?://{WITH_QUERY}"), PortInRange]
 WebhookUrl = Annotated[
     str,
-    Field(min_length=1, max_length=2048, pattern=f"^https?://{WITH_QUERY}"),
+    Field(min_length=1, max_length=2048, pattern=f"^[a-z]+://{WITH_QUERY}"),
     PortInRange,
-    AfterValidator(_secured),
+    AfterValidator(_secured),  # which schemes there are
 ]
 TenantName = Annotated[str, Field(min_length=1, max_length=255)]
 Port = Annotated[StrictInt, Field(ge=1, le=65535)]
