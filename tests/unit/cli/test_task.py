@@ -224,6 +224,18 @@ async def test_the_file_has_what_was_changed_so_far_and_why_it_ended(tmp_path: P
     await cluster.close()
 
 
+async def test_the_file_of_a_purge_has_what_a_repetition_counts_once_more(tmp_path: Path) -> None:
+    cluster = InMemoryCluster()
+    healthy, selector = await started(cluster, "purge")
+    file = tmp_path / "summary"
+
+    with counted_in(file) as counted:
+        await carry_out(healthy.queue, "purge", selector, cluster.clock)
+
+    assert counted == json.loads(file.read_text()) == {"done": 3, "repeated": 2}
+    await cluster.close()
+
+
 @pytest.mark.parametrize(
     "given",
     [

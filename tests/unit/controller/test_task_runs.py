@@ -48,4 +48,23 @@ RUNNING = pod("Running", containerStatuses=[{"name": "task", "state": {"running"
 def test_run_under_way_says_why_none_of_its_pods_works(
     pods: list[dict[str, Any]], text: str
 ) -> None:
-    assert run_of(JOB, pods, "Remove").text("Remove") == text
+    assert run_of(JOB, pods).text("Remove") == text
+
+
+def ended(message: str) -> dict[str, Any]:
+    state = {"terminated": {"exitCode": 137, "message": message}}
+    return pod("Failed", containerStatuses=[{"name": "task", "state": state}])
+
+
+@pytest.mark.parametrize(
+    ("messages", "done"),
+    [
+        (['{"done": 7}', '{"done": 3}'], 10),
+        # Of a purge: what its time ended is counted by each, what is younger by one.
+        (['{"done": 7, "repeated": 5}', '{"done": 9, "repeated": 8}'], 11),
+        (['{"done": 7, "repeated": 5}', '{"done": 0}'], 7),
+        (['{"done": 2, "repeated": 5}', '{"repeated": 5}', "none"], 2),
+    ],
+)
+def test_run_with_killed_pods_counts_each_mail_once(messages: list[str], done: int) -> None:
+    assert run_of(JOB, [ended(each) for each in messages]).done == done

@@ -32,7 +32,7 @@ MINUTE = re.compile(r"-([0-9]{8})\Z")
 MAX_RUN_AGE = timedelta(days=2)
 """A run that is older has ended: such a number is none of a run's time."""
 
-WIDTH = 40
+WIDTH = 64
 """Octets of a count in the file: a later one takes the place of the whole of an earlier one."""
 
 MAX_ERROR = 500
@@ -71,13 +71,12 @@ async def task(
     if not isinstance(queue, DistributedQueue):
         raise InvalidInput("a task is for the queue of a MailQueue: use the command of its name")
     selector = until_run(_selector(document), job, MachineClock().now())
-    with counted_in(summary):
+    with counted_in(summary) as counted:
         if is_count:
-            count = await count_selected(queue, operation, selector)
+            counted["matched"] = await count_selected(queue, operation, selector)
         else:
-            count = await carry_out(queue, operation, selector, MachineClock())
-    name = "matched" if is_count else "done"
-    counted = {} if operation == MAINTAIN else {name: count}
+            done = await carry_out(queue, operation, selector, MachineClock())
+            counted.update({} if operation == MAINTAIN else {"done": done})
     _write(summary, json.dumps(counted))
     say(counted, as_json=True, text="")
 
@@ -143,23 +142,26 @@ async def count_selected(queue: DistributedQueue, operation: str, selector: Sele
 
 
 @contextmanager
-def counted_in(summary: Path | None) -> Iterator[None]:
+def counted_in(summary: Path | None) -> Iterator[dict[str, int]]:
     """Write how many mails are changed into a file while a block changes them: of a process that is
-    killed, the container leaves what it wrote last."""
-    done = 0
+    killed, the container leaves what it wrote last. `repeated`: those of `done` that the process
+    after a killed one counts once more."""
+    counted: dict[str, int] = {}
 
-    def add(changed: int) -> None:
-        nonlocal done
-        done += changed
-        if changed:
-            _write(summary, json.dumps({"done": done}))
+    def add(changed: int, is_repeated: bool) -> None:
+        if not changed:
+            return
+        counted["done"] = counted.get("done", 0) + changed
+        if is_repeated:
+            counted["repeated"] = counted.get("repeated", 0) + changed
+        _write(summary, json.dumps(counted))
 
     token = on_change.set(add)
     try:
-        yield
+        yield counted
     except Exception as error:
         text = error.explain() if isinstance(error, PostroadError) else type(error).__name__
-        _write(summary, json.dumps({"done": done, "error": text[:MAX_ERROR]}))
+        _write(summary, json.dumps({"done": 0} | counted | {"error": text[:MAX_ERROR]}))
         raise
     finally:
         on_change.reset(token)

@@ -23,8 +23,8 @@ MAX_MESSAGE = 512
 _STARTING = ("PodInitializing", "ContainerCreating")
 """Reasons for which the containers of a pod that starts wait."""
 
-COUNTED_ANEW = "Purge"
-"""The operation whose pods each count all that the task has removed."""
+REPEATED = "repeated"
+"""Name of the count, within `done`, of mails that the pod after a killed one counts once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _mails(count: int) -> str:
     return f"{count} mail" if count == 1 else f"{count} mails"
 
 
-def run_of(job: Object, pods: Sequence[Object], operation: str) -> TaskRun:
+def run_of(job: Object, pods: Sequence[Object]) -> TaskRun:
     """Return the run of a Job."""
     name, status = job["metadata"]["name"], job.get("status") or {}
     own = [each for each in pods if each["metadata"]["labels"].get(JOB_OF_POD) == name]
@@ -63,17 +63,23 @@ def run_of(job: Object, pods: Sequence[Object], operation: str) -> TaskRun:
     counted = [_numbers(text) for which, text in messages if which == COUNT]
     changed = [_numbers(text) for which, text in messages if which != COUNT]
     matched = [each["matched"] for each in (*counted, *changed) if "matched" in each]
-    done = [each["done"] for each in changed if "done" in each]
+    done = [each for each in changed if "done" in each]
     outcome = outcome_of(job)
     return TaskRun(
         name=name,
         started=status.get("startTime"),
         finished=_finished(status) if outcome is not None else None,
         matched=max(matched, default=None),
-        done=(max(done) if operation == COUNTED_ANEW else sum(done)) if done else None,
+        done=_together(done) if done else None,
         error=_error(job, messages) if outcome == "Failed" else None,
         waits=_why_none_works(name, own) if outcome is None else None,
     )
+
+
+def _together(counted: Sequence[Mapping[str, int]]) -> int:
+    """Return how many mails pods changed, one after the other."""
+    repeated = [min(each.get(REPEATED, 0), each["done"]) for each in counted]
+    return max(repeated) + sum(each["done"] for each in counted) - sum(repeated)
 
 
 def latest(jobs: Sequence[Object]) -> Object | None:
@@ -130,7 +136,7 @@ def _numbers(text: str) -> dict[str, int]:
         found = {"done": sum(each for each in counts.values() if isinstance(each, int))}
     return {
         name: found[name]
-        for name in ("matched", "done")
+        for name in ("matched", "done", REPEATED)
         if type(found.get(name)) is int and 0 <= found[name] <= MAX_NUMBER
     }
 

@@ -341,7 +341,7 @@ class Tasks:
     async def _observed(self, found: Object, task: spec.Task, job: Object) -> TaskProgress:
         """Report how far a Job is. Counts do not go down where a pod, and what it left, is gone."""
         pods = await self._certain.list(POD, task.key.namespace, f"{TASK}={task.key.name}")
-        run, before = run_of(job, pods, task.spec.operation), found["status"]
+        run, before = run_of(job, pods), found["status"]
         run = replace(
             run,
             matched=at_least(before, "matched", run.matched),
@@ -376,7 +376,7 @@ class Tasks:
         if last is None:
             return TaskProgress(SCHEDULED, scheduled)
         pods = await self._certain.list(POD, namespace, labels)
-        run = run_of(last, pods, task.spec.operation)
+        run = run_of(last, pods)
         before = found.get("status") or {}
         if before.get("finishedAt") == run.finished:  # its pods may be gone meanwhile
             run = replace(run, matched=before.get("matched"), done=before.get("done"))

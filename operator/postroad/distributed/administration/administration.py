@@ -175,7 +175,7 @@ async def change_dead_letters(step: DeadLetterStep, engine: Engine, selector: Se
     async for dead_letter in dead_letters.selected(engine, selector):
         is_changed = await step(engine, dead_letter)
         changed += is_changed
-        on_change.get()(is_changed)
+        on_change.get()(is_changed, False)
     return changed
 
 

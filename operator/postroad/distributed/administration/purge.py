@@ -109,7 +109,8 @@ async def purge(engine: Engine, accepted_before: datetime | None = None) -> int:
     until = now if accepted_before is None else min(now, accepted_before)
     watermark = PurgeWatermark(id_at(until - engine.timing.grace, 0, 0), now)
     partitions = await _set_watermarks(engine, watermark, repeats=accepted_before is not None)
-    removed = await count(each_of(partitions), partial(_delete_blobs, engine, watermark))
+    delete = partial(_delete_blobs, engine, watermark)
+    removed = await count(each_of(partitions), delete, is_repeated=accepted_before is not None)
     # Read anew: mails that changed their entries while bytes were deleted lie in later slices.
     later = await engine.limits_cache.begin()
     younger = Selector(everything=True, accepted_before=accepted_before)

@@ -139,16 +139,21 @@ TRIES = 5
 among thousands of transactions must not end them all."""
 
 
-on_change: ContextVar[Callable[[int], None]] = ContextVar("on_change", default=lambda changed: None)
-"""Gets the number of mails that an operation has changed since the last call, as it goes on."""
+on_change: ContextVar[Callable[[int, bool], None]] = ContextVar(
+    "on_change", default=lambda changed, is_repeated: None
+)
+"""Gets the number of mails that an operation has changed since the last call, as it goes on, and
+whether a repetition counts them once more."""
 
 
-async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) -> int:
+async def count(
+    items: AsyncIterator[T], work: Callable[[T], Awaitable[int]], *, is_repeated: bool = False
+) -> int:
     """Do `work` for every item; return the sum of its results, true as 1. Errors as `results`."""
     total = 0
     async for each in results(items, work):
         total += each
-        on_change.get()(each)
+        on_change.get()(each, is_repeated)
     return total
 
 
