@@ -34,8 +34,10 @@ MAY_BE_EMPTY = (
     "kubectl mailqueue ages ",
     "kubectl get mailqueue outgoing -n mail -o jsonpath={.status.pipeline}",
     "kubectl exec deploy/outgoing-worker -n mail -- postroad maintain ",
+    "printf ",
 )
-"""Beginnings of commands that list what a queue without trouble has none of, or print nothing."""
+"""Beginnings of commands that list what a queue without trouble has none of, print nothing, or
+write a file for the next."""
 
 WITHOUT_METRICS = "kubectl top "
 """Needs a metrics server, which the local cluster has not."""
@@ -63,17 +65,20 @@ TASKS = [
 """Pages whose commands run in their order, since each has its task."""
 
 
-def test_each_command_of_the_runbooks_runs(sandbox: Sandbox) -> None:
+def test_each_command_of_the_runbooks_runs(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.apply(sandbox.mail_queue())
     sandbox.wait_ready()
     found = commands()
     assert len(found) >= 19
     assert all(found.values()), found
 
-    assert failed_of(sorted({line for lines in found.values() for line in lines}), sandbox) == {}
+    assert (
+        failed_of(sorted({line for lines in found.values() for line in lines}), sandbox, tmp_path)
+        == {}
+    )
 
 
-def test_each_command_of_a_task_in_a_cluster_runs(sandbox: Sandbox) -> None:
+def test_each_command_of_a_task_in_a_cluster_runs(sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.apply(sandbox.mail_queue())
     sandbox.wait_ready()
     assert len(TASKS) >= 4
@@ -82,18 +87,20 @@ def test_each_command_of_a_task_in_a_cluster_runs(sandbox: Sandbox) -> None:
         lines = [
             line for block in BLOCK.findall(page.read_text()) for line in COMMAND.findall(block)
         ]
-        assert failed_of(lines, sandbox) == {}, page
+        assert failed_of(lines, sandbox, tmp_path) == {}, page
 
 
-def failed_of(lines: list[str], sandbox: Sandbox) -> dict[str, str]:
-    """Run commands; return those that fail or print nothing, with what they printed."""
+def failed_of(lines: list[str], sandbox: Sandbox, folder: Path) -> dict[str, str]:
+    """Run commands in a folder; return those that fail or print nothing, with what they printed."""
     kubectl, _, kubeconfig = sandbox.kubectl_command()
     programs = f"{Path(kubectl).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"KUBECONFIG": kubeconfig, "PATH": programs}
     failed = {}
     for line in lines:
         words = ["sh", "-c", re.sub(r"-n mail\b", f"-n {sandbox.namespace}", line)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=400, env=environment)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=400, env=environment, cwd=folder
+        )
         printed = done.stdout or line.startswith(MAY_BE_EMPTY)
         if line.startswith(WITHOUT_METRICS):
             printed = "Metrics API not available" in done.stderr
