@@ -119,6 +119,8 @@ class Tokens:
                 aiohttp.ClientSession(connector=connector, trust_env=True) as session,
             ):
                 found = await _document(session, f"{issuer}/.well-known/openid-configuration")
+                if found["issuer"] != self._issuer.issuer:  # Discovery 4.3: another one's keys
+                    raise UsersUnavailable("the issuer names itself otherwise than `issuer` does")
                 uri = str(found["jwks_uri"])
                 if not is_secured(uri):
                     raise UsersUnavailable("the issuer publishes its keys in clear")

@@ -30,7 +30,7 @@ class Issuer:
     """Publishes keys, and counts how often they are fetched."""
 
     def __init__(self) -> None:
-        self.url = ""
+        self.url = self.named = ""
         self.fetched = 0
         self.status = 200
         self.keys: list[dict[str, Any]] = [
@@ -39,7 +39,7 @@ class Issuer:
         ]
 
     async def configuration(self, _: web.Request) -> web.Response:
-        return web.json_response({"issuer": self.url, "jwks_uri": f"{self.url}/keys"})
+        return web.json_response({"issuer": self.named or self.url, "jwks_uri": f"{self.url}/keys"})
 
     async def published(self, _: web.Request) -> web.Response:
         self.fetched += 1
@@ -160,3 +160,13 @@ async def test_an_issuer_that_is_away_makes_logins_come_again() -> None:
         assert issuer.fetched == 1, "no fetch follows a failed one at once"
         tokens._away_until = 0.0
         assert await tokens.user_of(issuer.token()) == "alice@example.org"
+
+
+async def test_keys_of_an_issuer_that_names_itself_otherwise_are_not_taken() -> None:
+    async with an_issuer() as (issuer, tokens):
+        issuer.named = "https://other.example"
+
+        with pytest.raises(UsersUnavailable) as refused:
+            await tokens.user_of(issuer.token())
+        assert "names itself otherwise" in refused.value.reason
+        assert issuer.fetched == 0
