@@ -8,10 +8,12 @@ The address and user of a Cassandra cluster, and the driver's settings for it.
 Translates the driver's errors into postroad's. An unexpected one counts as transient."""
 
 import asyncio
+import errno
 import re
 import ssl
 from dataclasses import dataclass, field
 from datetime import timedelta
+from io import BytesIO
 
 from cassandra import (
     AuthenticationFailed,
@@ -23,7 +25,13 @@ from cassandra import (
     UnsupportedOperation,
 )
 from cassandra.auth import AuthProvider, PlainTextAuthenticator, PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.cluster import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    DefaultConnection,
+    ExecutionProfile,
+    NoHostAvailable,
+)
 from cassandra.cluster import Session as DriverSession
 from cassandra.connection import ConnectionShutdown
 from cassandra.policies import (
@@ -59,6 +67,10 @@ MAX_RECONNECT_WAIT = timedelta(seconds=5)
 SLOW = timedelta(seconds=1)
 """A read that a host leaves without an answer for so long is sent to the next host as well: one
 that freezes is marked down only after two heartbeats."""
+
+MAX_UNREAD = 64 * 1024 * 1024
+"""Octets of answers that a connection gathers; a page of 500 mails with a thousand recipients each
+has half of them. A server that a tenant of the operator names could else fill its memory."""
 
 OTHER_HOSTS = 2
 """Number of other hosts a slow read is sent to."""
@@ -104,6 +116,23 @@ def _auth_provider(access: Access) -> AuthProvider | None:
     return PlainTextAuthProvider(access.username, access.password or "")
 
 
+class _BoundedConnection(DefaultConnection):  # type: ignore[misc]
+    """A connection that ends where a server sends more than is read at once: the driver gathers
+    any length, and without an end."""
+
+    @property
+    def _iobuf(self) -> BytesIO:
+        """The octets that are not read yet; the driver asks for it before it adds some."""
+        found: BytesIO = super()._iobuf
+        if found.tell() > MAX_UNREAD:
+            found.seek(0)
+            found.truncate()  # errors keep connections
+            error = OSError(errno.EMSGSIZE, f"Cassandra sends more than {MAX_UNREAD} octets")
+            self.defunct(error)
+            raise error
+        return found
+
+
 def cluster_of(
     access: Access,
     request_timeout: timedelta,
@@ -128,6 +157,7 @@ def cluster_of(
     )
     return Cluster(
         contact_points=list(access.contact_points),
+        connection_class=_BoundedConnection,
         port=access.port,
         protocol_version=PROTOCOL_VERSION,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},

@@ -15,16 +15,19 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
+from http import HTTPStatus
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import botocore.session
+import urllib3.exceptions
+from botocore.exceptions import ConnectionClosedError
 from botocore.loaders import JSONFileLoader, Loader
 from obstore.store import S3Store
 
@@ -242,4 +245,38 @@ def open_client(**options: Any) -> S3Client:
     own: the credentials of another one are not its. Only with OPENING held."""
     session = botocore.session.Session()
     session.register_component("data_loader", Loader(file_loader=_FILES))
-    return boto3.session.Session(botocore_session=session).client("s3", **options)
+    client = boto3.session.Session(botocore_session=session).client("s3", **options)
+    http: Any = client._endpoint.http_session  # type: ignore[attr-defined]
+    http.send = _bounded(http.send)
+    return client
+
+
+MAX_ANSWER = 4 * 1024 * 1024
+"""Octets of an answer that is no object: a page of a thousand long keys has half of them."""
+
+
+def _bounded(send: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the sending of botocore, which reads answers of any length whole: a store that a
+    tenant names would end an operator of all. Raises: as botocore's; OSError."""
+
+    def sent(request: Any) -> Any:
+        is_object, request.stream_output = request.stream_output, True
+        response = send(request)
+        if not is_object or response.status_code >= HTTPStatus.MULTIPLE_CHOICES:
+            response._content = _read(response)
+        return response
+
+    return sent
+
+
+def _read(response: Any) -> bytes:
+    octets = bytearray()
+    try:
+        for chunk in response.raw.stream():
+            octets += chunk
+            if len(octets) > MAX_ANSWER:
+                response.raw.close()
+                raise OSError(f"the answer has more than {MAX_ANSWER} octets")
+    except urllib3.exceptions.HTTPError as error:
+        raise ConnectionClosedError(endpoint_url=response.url, error=error) from error
+    return bytes(octets)
