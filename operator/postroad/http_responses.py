@@ -23,7 +23,7 @@ async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
     return bytes(octets)
 
 
-def parsed_json(body: bytes) -> Any:
+def parsed_json(body: bytes | str) -> Any:
     """Return the JSON value that a body is. Raises: ValueError, also where it nests too deeply."""
     try:
         return json.loads(body)

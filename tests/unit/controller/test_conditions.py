@@ -173,6 +173,7 @@ def test_an_error_is_named_and_says_whether_waiting_helps(error: Any, retryable:
 def test_a_long_message_is_cut_and_stays_on_a_line() -> None:
     assert shortened("a\n b") == "a b"
     assert len(shortened("word " * 1000)) == 1024
+    assert shortened("of a pod: \ud800\x1b[2J") == r"of a pod: \ud800\u001b[2J"
 
 
 def status(*findings: Finding, version: int | None = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postroad import errors
@@ -120,7 +120,12 @@ numbers = st.one_of(
 )
 
 
-@given(counts=st.dictionaries(st.text(), numbers), lag=numbers, findings=numbers)
+texts = st.text(st.characters(exclude_categories=()))
+"""Lone surrogates among them, as a JSON text escapes them."""
+
+
+@given(counts=st.dictionaries(texts, numbers), lag=numbers, findings=numbers)
+@example(counts={"\ud800": 1}, lag=None, findings=None)
 def test_summary_of_a_run_fits_whatever_its_pod_left(
     counts: dict[str, Any], lag: Any, findings: Any
 ) -> None:
@@ -130,8 +135,11 @@ def test_summary_of_a_run_fits_whatever_its_pod_left(
     entry = {"job": "archive", **summary(text)}
 
     assert refused("mailqueues", {"pipeline": [entry]}) == []
+    assert entry.get("result", "").isprintable()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", '{"counts": []}', '{"counts": {"a": {}}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"counts": []}', '{"counts": {"a": {}}}', '{"counts":' + "[" * 4000]
+)
 def test_text_that_is_no_summary_has_no_fields(text: str) -> None:
     assert summary(text) == {}

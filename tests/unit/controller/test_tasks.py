@@ -161,6 +161,32 @@ def test_what_a_pod_leaves_that_is_no_count_is_left_out(message: str) -> None:
     run(scene())
 
 
+@pytest.mark.parametrize(
+    ("left", "error"),
+    [
+        ('{"error": "no \\ud800 \\u001b[2J"}', "no \\ud800 \\u001b[2J"),
+        (f'{{"error": {"[" * 500}{"]" * 500}}}', "it reached the backoff limit"),
+        ('{"error": ["a"]}', "it reached the backoff limit"),
+        (f'{{"counts": {"[" * 4000}', "it reached the backoff limit"),
+    ],
+)
+def test_a_run_that_fails_ends_whatever_text_its_pod_left(left: str, error: str) -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(3)
+            await pods.begin(only(pods.jobs()), task=left)
+            await pods.end(only(pods.jobs()), "Failed", "it reached the backoff limit")
+            await move(3)
+
+            assert status(operator)["phase"] == "Failed"
+            assert status(operator)["message"] == f"Remove; {error}"
+            notes = {each["note"] for each in operator.events("TaskFailed")}
+            assert notes == {f"Remove; {error}, MailQueueTask task, by user"}
+
+    run(scene())
+
+
 def test_an_applied_task_that_is_applied_again_is_not_done_again() -> None:
     async def scene() -> None:
         async with declared() as (operator, pods):

@@ -6,7 +6,6 @@ one neither stops the other nor deletes what runs.
 A run of a pipeline's job writes a summary in the end, which Kubernetes keeps with its pod; one that
 failed leaves the end of its log there."""
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -52,6 +51,7 @@ from postroad.controller.status.conditions import (
     unknown,
 )
 from postroad.domain.values.instants import format_duration
+from postroad.http_responses import parsed_json
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
@@ -394,10 +394,19 @@ def job_status(
     return after
 
 
+def document_left(text: str) -> dict[str, Any]:
+    """Return the JSON object that a pod left; an empty one for any other text."""
+    try:
+        found = parsed_json(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def summary(text: str) -> dict[str, Any]:
     """Return the fields that a run's summary gives; none for a text that is no summary."""
+    found = document_left(text)
     try:
-        found = json.loads(text)
         counts = {str(name): int(count) for name, count in found["counts"].items()}
         result = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing to do"
         fields: dict[str, Any] = {"result": shortened(result, MAX_RESULT)}

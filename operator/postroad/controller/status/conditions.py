@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from postroad.controller.kubernetes.api import log_unexpected
 from postroad.controller.kubernetes.drift import hash_of
+from postroad.domain.values.text import escaped
 from postroad.errors import (
     BlobsUnavailable,
     BrokerUnavailable,
@@ -166,8 +167,9 @@ def conditions(
 
 
 def shortened(message: str, longest: int = MAX_MESSAGE) -> str:
-    """Return the message on one line and no longer than `longest` characters."""
-    line = " ".join(message.split())
+    """Return the message on one line and no longer than `longest` characters, with escapes for what
+    is not printable: texts of pods and servers hold anything."""
+    line = escaped(" ".join(message.split()))
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 

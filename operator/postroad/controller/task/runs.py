@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from postroad.controller.kubernetes.api import BEGUN
 from postroad.controller.kubernetes.drift import hash_in
-from postroad.controller.mailqueue.children import MAX_NUMBER, error_of, outcome_of
+from postroad.controller.mailqueue.children import (
+    MAX_NUMBER,
+    document_left,
+    error_of,
+    outcome_of,
+)
 from postroad.controller.pods.pipeline_children import PIPELINE as PIPELINE_POD
 from postroad.controller.pods.pods import JOB_OF_POD
 from postroad.controller.pods.task_jobs import COUNT, TASK
@@ -130,7 +134,7 @@ def _messages(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _numbers(text: str) -> dict[str, int]:
     """Return the counts of a message; of the pipeline's summary all together. The text is a pod's:
     what is no count that the CRD takes is left out."""
-    found = _document(text)
+    found = document_left(text)
     counts = found.get("counts")
     if isinstance(counts, dict):
         found = {"done": sum(each for each in counts.values() if isinstance(each, int))}
@@ -141,17 +145,10 @@ def _numbers(text: str) -> dict[str, int]:
     }
 
 
-def _document(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _error(job: Object, messages: Sequence[tuple[str, str]]) -> str:
-    named = [str(found["error"]) for _, text in messages if (found := _document(text)).get("error")]
-    return named[-1] if named else error_of(job, messages[-1][1] if messages else None)
+    named = [document_left(text).get("error") for _, text in messages]
+    texts = [each for each in named if isinstance(each, str) and each]
+    return texts[-1] if texts else error_of(job, messages[-1][1] if messages else None)
 
 
 def _finished(status: Mapping[str, Any]) -> str | None:

@@ -47,6 +47,7 @@ from postroad.controller.status.conditions import (
     bad,
     composed,
     good,
+    shortened,
     timestamp,
 )
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
@@ -55,6 +56,7 @@ from postroad.controller.task.runs import (
     COMPLETED,
     ENDED,
     FAILED,
+    MAX_MESSAGE,
     PENDING,
     RUNNING,
     SCHEDULED,
@@ -157,7 +159,7 @@ class Tasks:
 
     async def _write(self, found: Object, progress: TaskProgress) -> Object:
         before, generation = found.get("status") or {}, found["metadata"]["generation"]
-        message = {"message": progress.finding.message[:512]}
+        message = {"message": shortened(progress.finding.message, MAX_MESSAGE)}
         fields = {"phase": progress.phase, **message, **progress.fields}
         report = Report([progress.finding, *progress.others], fields)
         after = composed(before, report, generation, self._clock.now())
