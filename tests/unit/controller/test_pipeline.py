@@ -459,15 +459,14 @@ def a_run(name: str, outcome: str, at: int, message: str = "") -> tuple[Object, 
 
 async def end(operator: RunningController, *runs: tuple[Object, Object], success: str) -> None:
     """Let runs have ended, as the CronJob's controller reports it."""
-    place = {kind.plural: kind for kind in (JOB, POD)}
     for job, pod in runs:
-        for plural, each in (("jobs", job), ("pods", pod)):
-            await operator.user.create(
-                place[plural], {k: v for k, v in each.items() if k != "status"}
-            )
-            stored = operator.at(plural, NAMESPACE, each["metadata"]["name"])
-            assert stored
-            await operator.user.replace_status(place[plural], {**stored, "status": each["status"]})
+        owner = cron_job(operator)
+        for kind, each in ((JOB, job), (POD, pod)):
+            assert owner
+            owners = [{"controller": True, "uid": owner["metadata"]["uid"]}]
+            made = {"metadata": {"ownerReferences": owners, **each["metadata"]}}
+            owner = await operator.user.create(kind, {**each, **made})
+            await operator.user.replace_status(kind, {**owner, "status": each["status"]})
     for active in ([{"name": "a-run"}], []):
         found = cron_job(operator)
         assert found
@@ -524,6 +523,25 @@ def test_the_status_has_what_the_last_run_wrote_and_why_a_later_one_failed() -> 
             assert pipeline_of(operator) == [good | {"lastSuccess": "2026-01-01T12:01:00Z"}]
             assert operator.condition("PipelineReady")["status"] == "True"
             assert operator.events("PipelineReady")
+
+    run(scene())
+
+
+def test_a_job_that_only_has_the_labels_of_a_run_is_none() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(), pipeline=PLAIN)
+            job, pod = a_run("outgoing-archive-1", "Complete", 10, SUMMARY)
+            stray = {**job, "metadata": {**job["metadata"], "ownerReferences": []}}
+            await end(operator, (stray, pod), success="2026-01-01T10:01:00Z")
+            (archive,) = pipeline_of(operator)
+            assert archive == {"job": "archive", "lastSuccess": "2026-01-01T10:01:00Z"}
+
+            job, pod = a_run("outgoing-archive-2", "Complete", 11, SUMMARY)
+            other = {**pod, "metadata": {**pod["metadata"], "ownerReferences": []}}
+            await end(operator, (job, other), success="2026-01-01T11:01:00Z")
+            (archive,) = pipeline_of(operator)
+            assert archive == {"job": "archive", "lastSuccess": "2026-01-01T11:01:00Z"}
 
     run(scene())
 

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.pods.pods import JOB_OF_POD
 from postroad.controller.task.runs import run_of
 
-JOB: dict[str, Any] = {"metadata": {"name": "spam-1"}, "status": {"active": 1}}
+JOB: dict[str, Any] = {"metadata": {"name": "spam-1", "uid": "u"}, "status": {"active": 1}}
 UNSCHEDULED = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
 
 
 def pod(phase: str = "Pending", **status: Any) -> dict[str, Any]:
     return {
-        "metadata": {"labels": {JOB_OF_POD: "spam-1"}},
+        "metadata": {"ownerReferences": [{"controller": True, "uid": "u"}]},
         "status": {"phase": phase, **status},
     }
 
@@ -68,3 +67,11 @@ def ended(message: str) -> dict[str, Any]:
 )
 def test_run_with_killed_pods_counts_each_mail_once(messages: list[str], done: int) -> None:
     assert run_of(JOB, [ended(each) for each in messages]).done == done
+
+
+@pytest.mark.parametrize("owners", [[], [{"controller": True, "uid": "x"}], [{"uid": "u"}]])
+def test_pods_that_only_have_the_labels_of_a_run_do_not_count(owners: list[dict[str, Any]]) -> None:
+    labels = {"batch.kubernetes.io/job-name": "spam-1"}
+    forged = {**ended('{"done": 7}'), "metadata": {"labels": labels, "ownerReferences": owners}}
+
+    assert run_of(JOB, [forged, ended('{"done": 3}')]).done == 3

@@ -541,6 +541,28 @@ def test_a_scheduled_task_has_a_cron_job_that_follows_its_spec() -> None:
     run(scene())
 
 
+def test_a_job_that_only_has_the_label_of_a_schedule_is_no_run_of_it() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, schedule="@daily", **SPAM))
+            await move(3)
+            made = only(cron_jobs(operator))
+            other = {**made, "metadata": {**made["metadata"], "uid": "another"}}
+            newest = await pods.scheduled(other, "forged")
+            await pods.begin(newest, task='{"done": 999}')
+            await pods.end(newest)
+            await move(400)
+            assert "done" not in status(operator)
+
+            ours = await pods.scheduled(made, "task-1")
+            await pods.begin(ours, task='{"done": 3}')
+            await pods.end(ours)
+            await move(3)
+            assert status(operator)["done"] == 3
+
+    run(scene())
+
+
 def test_a_task_that_rotates_asks_for_another_user_once() -> None:
     async def scene() -> None:
         async with declared() as (operator, pods):

@@ -20,7 +20,6 @@ from postroad.controller.kubernetes.api import (
     INSTANCE,
     JOB,
     MANAGED_BY,
-    PIPELINE_JOB,
     POD,
     STATEFUL_SET,
     WORKLOADS,
@@ -31,7 +30,6 @@ from postroad.controller.mailqueue.autoscaling import BY_AUTOSCALER, keeps_repli
 from postroad.controller.mailqueue.plan import WorkloadsPlan
 from postroad.controller.pods import applying, manifests
 from postroad.controller.pods.pipeline_children import PIPELINE, job_name, pipeline_children
-from postroad.controller.pods.pods import JOB_OF_POD
 from postroad.controller.pods.readiness import deployment_facts, shortage
 from postroad.controller.pods.settings_files import check_intake, read_of_workers
 from postroad.controller.pods.upgrades import Upgrades, is_rolling
@@ -347,7 +345,7 @@ async def report_pipeline(
         job_status(
             before.get(job, {"job": job}),
             cron_job,
-            [each for each in runs if each["metadata"]["labels"].get(PIPELINE_JOB) == job],
+            [] if cron_job is None else manifests.owned_by(cron_job, runs),
             pods,
         )
         for job, cron_job in declared.items()
@@ -436,8 +434,7 @@ def outcome_of(run: Mapping[str, Any]) -> str | None:
 
 def _last_words(run: Mapping[str, Any], pods: Sequence[Object]) -> str | None:
     """Return what the container of the newest pod of a run left."""
-    name = run["metadata"]["name"]
-    own = [each for each in pods if each["metadata"]["labels"].get(JOB_OF_POD) == name]
+    own = manifests.owned_by(run, pods)
     own.sort(key=lambda each: str(each["metadata"].get("creationTimestamp")))
     for pod in own[-1:]:
         for container in (pod.get("status") or {}).get("containerStatuses") or []:

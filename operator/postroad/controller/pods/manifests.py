@@ -260,6 +260,11 @@ def is_owned(child: Mapping[str, Any], uid: str) -> bool:
     return any(each.get("controller") and each["uid"] == uid for each in owners)
 
 
+def owned_by(owner: Mapping[str, Any], found: Sequence[Object]) -> list[Object]:
+    """Return the objects that a controller made: any other may have their labels."""
+    return [each for each in found if is_owned(each, owner["metadata"]["uid"])]
+
+
 def belongs_to(child: Mapping[str, Any], queue: Queue) -> bool:
     """True if an object is a MailQueue's: it owns it, or the operator applied it for a MailQueue of
     this name and it has no controller any more, as after a restore from a backup, or a deletion

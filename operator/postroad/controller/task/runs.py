@@ -14,8 +14,8 @@ from postroad.controller.mailqueue.children import (
     error_of,
     outcome_of,
 )
+from postroad.controller.pods.manifests import owned_by
 from postroad.controller.pods.pipeline_children import PIPELINE as PIPELINE_POD
-from postroad.controller.pods.pods import JOB_OF_POD
 from postroad.controller.pods.task_jobs import COUNT, TASK
 from postroad.controller.spec import task as spec
 from postroad.controller.status import conditions as condition
@@ -62,7 +62,7 @@ def _mails(count: int) -> str:
 def run_of(job: Object, pods: Sequence[Object]) -> TaskRun:
     """Return the run of a Job."""
     name, status = job["metadata"]["name"], job.get("status") or {}
-    own = [each for each in pods if each["metadata"]["labels"].get(JOB_OF_POD) == name]
+    own = owned_by(job, pods)
     messages = [each for pod in own for each in _messages(pod)]
     counted = [_numbers(text) for which, text in messages if which == COUNT]
     changed = [_numbers(text) for which, text in messages if which != COUNT]

@@ -28,7 +28,7 @@ from postroad.controller.kubernetes.api import (
     log_action,
 )
 from postroad.controller.kubernetes.drift import hash_in, is_current
-from postroad.controller.pods.manifests import Child, is_owned
+from postroad.controller.pods.manifests import Child, is_owned, owned_by
 from postroad.controller.pods.task_jobs import job_name, job_of
 from postroad.controller.spec import task as spec
 from postroad.controller.spec.queue_resource import (
@@ -367,11 +367,11 @@ class Tasks:
         present = await self._certain.get(kind, namespace, name)
         if present is not None and not is_owned(present, task.uid):
             raise NameTaken(f"CronJob {name} exists already")
-        if not is_current(wanted, present):
-            await self._api.apply(kind, wanted)
-            log_action("applied a child", child=f"{kind.name} {name}", existed=present is not None)
+        if present is None or not is_current(wanted, present):
+            existed, present = present is not None, await self._api.apply(kind, wanted)
+            log_action("applied a child", child=f"{kind.name} {name}", existed=existed)
         labels = f"{TASK}={task.key.name}"
-        last = latest(await self._certain.list(JOB, namespace, labels))
+        last = latest(owned_by(present, await self._certain.list(JOB, namespace, labels)))
         schedule = f"the schedule {task.spec.schedule}"
         text = f"{schedule} is paused" if task.spec.paused else f"runs by {schedule}"
         scheduled = good(condition.SCHEDULED, text)
