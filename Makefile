@@ -106,13 +106,13 @@ test-machine: setup ## a machine of its own: power cuts, then first commands on 
 	cd tests && ../$(PY) -m machine $(MACHINE) --drops
 	cd tests && ../$(PY) -m machine.fresh
 
+# What users name reaches the shell as variables of its environment, so that no character of it means
+# more than itself.
 demo-small: setup ## the embedded queue in a directory, without servers: in, held, killed, delivered
-	cd tests && ../$(PY) -m demo.small $(if $(MAIL),--mail $(MAIL))
+	$(PY) -m demo.small $${MAIL:+--mail "$$MAIL"}
 
-# These reach the shell as variables of its environment, so that no character of a context's name
-# means more than itself.
 demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own; CLUSTER=current IMAGE= NAMESPACE= CONFIRM= for a cluster of your own)
-	cd tests && ../$(PY) -m demo $(if $(MAIL),--mail $(MAIL)) --cluster "$${CLUSTER:-local}" --namespace "$${NAMESPACE:-postroad-demo}" --image "$$IMAGE" --confirm "$$CONFIRM"
+	$(PY) -m demo $${MAIL:+--mail "$$MAIL"} --cluster "$${CLUSTER:-local}" --namespace "$${NAMESPACE:-postroad-demo}" --image "$$IMAGE" --confirm "$$CONFIRM"
 
 test-matrix: setup ## other versions of the servers, and TLS: the contract suites, and the operator on Kubernetes 1.31 to 1.35 (LEGS="rabbitmq4 tls kubernetes1.31")
 	$(PY) -m matrix $(LEGS)
@@ -121,7 +121,7 @@ release: setup ## wheel, chart, manifests, SBOM, provenance, checksums and signa
 	$(PY) -m release "$$VERSION" --key "$$KEY" --base "$$BASE"
 
 plugin: setup ## kubectl-mailqueue as one file, and its manifest for Krew, in dist/plugin (PLACE=https://… where it is published)
-	$(PY) -m release.plugin dist/plugin $(PLACE)
+	$(PY) -m release.plugin dist/plugin $${PLACE:+"$$PLACE"}
 
 bench: setup ## measure side by side with a peer, or with what was calculated (ROOM=queue, mta, delivery, scheduler, broker, operator, pipeline, library, console)
 	$(PY) -m bench $(ROOM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -43,7 +42,10 @@ def make(
                 signatures.attest(statement, signer)
             signatures.publish(signer, made)
         made.chmod(0o755)
-        shutil.move(made, folder)
+        try:
+            made.rename(folder)
+        except OSError as error:  # another one made it meanwhile
+            raise ReleaseRefused(f"{folder} cannot be made: {error.strerror}") from error
     return folder
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from release import images, sbom
+from release import images, making, sbom
 from release.checksums import NAME, sha256
 from release.errors import ReleaseRefused
 from release.making import LISTING, make
@@ -263,6 +263,20 @@ def test_a_release_that_is_there_is_refused(made: Path, source: Path) -> None:
         make(source, VERSION, made.parent)
 
     assert digests(made) == before
+
+
+def test_a_release_that_another_run_made_meanwhile_is_refused_and_stays(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made_by_another(*_: object) -> dict[str, str]:
+        (tmp_path / VERSION).mkdir()
+        (tmp_path / VERSION / "its").touch()
+        return {}
+
+    monkeypatch.setattr(making, "_fill", made_by_another)
+    with pytest.raises(ReleaseRefused, match="cannot be made"):
+        make(source, VERSION, tmp_path)
+    assert [each.name for each in tmp_path.rglob("*")] == [VERSION, "its"]
 
 
 @pytest.mark.parametrize("name", ["README.md", "new.txt"])
