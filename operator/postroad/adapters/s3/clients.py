@@ -251,8 +251,9 @@ def open_client(**options: Any) -> S3Client:
     return client
 
 
-MAX_ANSWER = 4 * 1024 * 1024
-"""Octets of an answer that is no object: a page of a thousand long keys has half of them."""
+MAX_ANSWER = 1024 * 1024
+"""Octets of an answer that is no object: a page of a thousand keys has half of them. botocore needs
+up to a second of CPU to parse one."""
 
 
 def _bounded(send: Callable[[Any], Any]) -> Callable[[Any], Any]:
