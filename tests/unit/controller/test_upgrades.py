@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import (
+    DEPLOYMENT,
+    INSTANCE,
+    MAIL_QUEUE,
+    POD,
+    QUEUE_CLUSTER,
+    Key,
+)
 from postroad.controller.pods import manifests
 from postroad.controller.pods.pods import pod_template
-from postroad.controller.pods.upgrades import is_rolling
+from postroad.controller.pods.upgrades import Progress, is_rolling
 from postroad.errors import KubernetesUnavailable
 from support.deployments import EXCEEDED
 from support.manual_loop import move, run
@@ -125,6 +132,42 @@ def test_the_next_begins_when_one_has_ended_until_all_are_up_to_date() -> None:
             assert second.condition("UpToDate", MAIL_QUEUE, "queue-1")["status"] is None
 
     run(scene())
+
+
+def test_a_cluster_is_not_up_to_date_while_the_last_queues_roll() -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, QUEUES + 4)
+        async with upgraded(first, broken=True) as second:
+            for _ in range(8):
+                await move(60)
+                assert images(second) == {NEW: QUEUES}
+                condition = up_to_date(second)
+                assert (condition["status"], condition["reason"]) == ("False", "UpgradeRolls")
+                replaced = ", ".join(f"{NAMESPACE}/queue-{each}" for each in range(5))
+                assert condition["message"] == f"being replaced are those of {replaced}, …"
+                upgrade = second.found(QUEUE_CLUSTER, "main")["status"]["upgrade"]
+                assert upgrade == {"waiting": 0, "rolling": QUEUES}
+            await move(3 * 60)
+            assert up_to_date(second)["reason"] == "UpgradeBlocked"
+        async with running_controller(beside=second, image="postroad:3") as third:
+            await move(60)
+            assert images(third) == {"postroad:3": QUEUES}
+            assert up_to_date(third)["status"] == "True"
+            assert "upgrade" not in third.found(QUEUE_CLUSTER, "main")["status"]
+
+    run(scene())
+
+
+def test_a_message_names_those_that_are_replaced_where_there_are_any() -> None:
+    key = Key(MAIL_QUEUE.name, NAMESPACE, "queue-0")
+
+    begun = Progress(2, [key]).finding(1).message
+    stopped = Progress(2, [key], [key]).finding(1).message
+
+    assert "at most 1 at once; being replaced are those of mail/queue-0" in begun
+    assert "replaced are" not in stopped
+    assert stopped.endswith("at most 1 at once; new pods do not get ready: mail/queue-0")
 
 
 def test_without_room_all_pods_stay_and_what_users_change_has_its_effect() -> None:

@@ -127,7 +127,7 @@ class ClusterHealth:
         key = Key(QUEUE_CLUSTER.name, metadata["namespace"], metadata["name"])
         progress = self._upgrades.progress(key)
         counts = {"waiting": progress.waiting, "rolling": len(progress.rolling)}
-        fields = {"upgrade": counts if progress.waiting else None}
+        fields = {"upgrade": None if progress.is_over else counts}
         return Report([progress.finding(pace_of(found).at_once)], fields)
 
     async def notices_a_change(self, found: Object) -> bool:

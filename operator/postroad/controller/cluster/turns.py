@@ -22,14 +22,14 @@ from postroad.ports.kubernetes import Object
 
 @dataclass(frozen=True, slots=True)
 class LastCheck:
-    """The last check of all about a QueueCluster: when it was, and what it saw. `waits`: whether
-    MailQueues wait for the replacement of their pods. `adopted`: the claim that it may take over.
-    `children`: its console."""
+    """The last check of all about a QueueCluster: when it was, and what it saw. `upgrade`: whether
+    MailQueues wait for the replacement of their pods, and whether pods are being replaced.
+    `adopted`: the claim that it may take over. `children`: its console."""
 
     at: timedelta
     generation: int
     users: frozenset[reads.User]
-    waits: bool
+    upgrade: tuple[bool, bool]
     adopted: str = ""
     children: frozenset[reads.ChildVersion] = frozenset()
 
@@ -94,9 +94,10 @@ class ClusterTurns:
         for each in await self._upgrades.proceed(key, pace_of(found).at_once):
             self._woken(each)
         uid, users, at = metadata["uid"], self._indexes.users_of(key), self._clock.elapsed()
-        waits, adopted = self._upgrades.has_waiting(key), adopted_by(found)
+        progress, adopted = self._upgrades.progress(key), adopted_by(found)
+        upgrade = bool(progress.waiting), bool(progress.rolling)
         children = self._indexes.children_of(key)
-        now = LastCheck(at, metadata["generation"], users, waits, adopted, children)
+        now = LastCheck(at, metadata["generation"], users, upgrade, adopted, children)
         last = self._checked.get(uid)
         if last is not None and last.is_current(now, self._full):
             if not await self._health.notices_a_change(found):

@@ -38,16 +38,21 @@ class Progress:
     failing: Sequence[Key] = ()
     lapsed: Mapping[Key, str] = field(default_factory=dict)
 
+    @property
+    def is_over(self) -> bool:
+        """True if no MailQueue has pods that are to be replaced, or are being replaced."""
+        return not (self.waiting or self.rolling)
+
     def finding(self, at_once: int) -> Finding:
         """Return the condition of the QueueCluster."""
         parts = []
         if self.waiting and not at_once:
             parts = [f"{self.waiting} MailQueues keep their pods: spec.upgrades.atOnce is 0"]
         elif self.waiting:
-            replaced = [each for each in self.rolling if each not in self.failing]
-            names = named(replaced)
             wait = f"{self.waiting} MailQueues wait for the replacement of their pods"
-            parts = [f"{wait}, at most {at_once} at once; being replaced are those of {names}"]
+            parts = [f"{wait}, at most {at_once} at once"]
+        if replaced := [each for each in self.rolling if each not in self.failing]:
+            parts.append(f"being replaced are those of {named(replaced)}")
         if self.failing:
             parts.append(f"new pods do not get ready: {named(self.failing)}")
         if self.lapsed:
@@ -55,8 +60,10 @@ class Progress:
             held = "pods cannot be replaced, which blocks no others"
             parts.append(f"{held}: {named(short, short)}")
         if not parts:
-            return good(UP_TO_DATE, "no MailQueue waits for the replacement of its pods")
-        reason = "UpgradeWaits" if self.waiting else "UpgradeBlocked"
+            return good(UP_TO_DATE, "no MailQueue has pods that this operator is to replace")
+        reason = "UpgradeBlocked" if self.failing or self.lapsed else "UpgradeRolls"
+        if self.waiting:
+            reason = "UpgradeWaits"
         if self.waiting and not at_once:
             reason = "UpgradesHeld"
         elif self.failing and len(self.failing) >= at_once:
@@ -114,10 +121,6 @@ class Upgrades:
         for each in waiting[:room]:
             self._granted[each], self._since[each] = self._waiting.pop(each), now
         return waiting[:room]
-
-    def has_waiting(self, cluster: Key) -> bool:
-        """True if MailQueues of a QueueCluster wait."""
-        return cluster in self._waiting.values()
 
     def progress(self, cluster: Key) -> Progress:
         """Return how far the MailQueues of a QueueCluster are."""
