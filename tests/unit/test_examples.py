@@ -11,10 +11,14 @@ import click
 import pytest
 
 from postroad.cli import kubectl_mailqueue, main
+from postroad.ports.mail_queue import Operation
 from support.repository import ROOT
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROGRAMS = {"postroad": main, "kubectl mailqueue": kubectl_mailqueue}
+SELECTORS = frozenset(
+    {"sender", "recipient", "name", "domain", "older_than", "enqueue_id", "attribute"}
+)
 CALL = re.compile(rf"(?:^|[\s(])({'|'.join(PROGRAMS)}) ([a-z][^|>;&#]*)")
 
 
@@ -45,8 +49,11 @@ def calls_in(text: str) -> Iterator[tuple[str, list[str]]]:
     for line in [*consoles.splitlines(), *spans]:
         if "helm " in line or line.startswith("postroad: "):
             continue
-        for program, arguments in CALL.findall(line.split(" #")[0].replace("'", "")):
-            yield program, shlex.split(arguments.replace('"', ""))
+        for program, arguments in CALL.findall(line.split(" #")[0]):
+            try:
+                yield program, shlex.split(arguments)
+            except ValueError:  # a quote that ends beyond what was found
+                yield program, shlex.split(re.sub("['\"]", "", arguments))
 
 
 def unknown_in(program: click.Command, arguments: list[str]) -> list[str]:
@@ -60,6 +67,50 @@ def unknown_in(program: click.Command, arguments: list[str]) -> list[str]:
     options = {each for option in command.params for each in option.opts + option.secondary_opts}
     given = [each.split("=")[0] for each in arguments if re.match(r"--[a-z]", each)]
     return [each for each in given if each not in {*options, "--help"}]
+
+
+def fault_in(program: click.Command, arguments: list[str]) -> str | None:
+    """What a program would refuse of arguments, before it asks a queue."""
+    command: click.Command = program
+    words = arguments
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, words
+        command, words = found, words[1:]
+    try:
+        given = command.make_context(arguments[0], list(words)).params
+    except click.UsageError as error:
+        return error.format_message()
+    chosen = [each for each in (*SELECTORS, "everything", "site") if given.get(each)]
+    if arguments[0] in [*Operation] and not chosen:
+        return "no selector"
+    return None
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_whole_commands_for_the_queue_of_the_examples_are_not_refused(document: Path) -> None:
+    """Those that name it with its namespace are copied as they are."""
+    refused = {
+        " ".join(arguments): fault
+        for program, arguments in calls_in(document.read_text())
+        if program == "kubectl mailqueue" and re.search(r"^[^-]* -n mail\b", " ".join(arguments))
+        if (fault := fault_in(PROGRAMS[program], arguments)) is not None
+    }
+
+    assert refused == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("requeue outgoing -n mail", "no selector"),
+        ("requeue outgoing -n mail --all", None),
+        ("republish outgoing -n mail", "Missing option '--older-than'."),
+        ("republish outgoing -n mail --older-than 5m", None),
+    ],
+)
+def test_what_lacks_an_option_is_refused(given: str, fault: str | None) -> None:
+    assert fault_in(kubectl_mailqueue, given.split()) == fault
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
