@@ -28,6 +28,15 @@ SAMPLE = Path(__file__).parents[2] / "manifests" / "admission.yaml"
 LISTED_IMAGE = "registry.example.org/postroad-with-handlers:1"
 BEFORE = "before-the-policies"
 NO_CONFIG_MAP = "no params found"
+CATALOG = "https://catalog.example/iceberg"
+HOOK = {"secretRef": {"name": "x", "key": "secrets"}}
+DATABASE = "jdbc:postgresql://a,b/lakes"
+LISTED = {"catalogs": f"{CATALOG} {DATABASE}", "issuers": "id.example"}
+
+
+BOUNCES = intake(
+    listeners=[spec_cases.MX], domains=spec_cases.DOMAINS, bounces={"verpSecret": {"file": "/x"}}
+)
 
 
 @pytest.fixture
@@ -60,6 +69,7 @@ def sample_for(namespace: str) -> Iterator[tuple[Kind, Object]]:
         kind, metadata = KINDS[each["kind"]], each["metadata"]
         if kind is CONFIG_MAP:
             metadata["namespace"] = namespace
+            each["data"] |= LISTED | {"consoles": namespace}
         else:
             metadata["name"] += f"-{namespace}"
         if kind is BINDING:
@@ -98,6 +108,14 @@ async def until_in_force(api: ApiServer, namespace: str) -> None:
             raise AssertionError(f"no policy about {kind.name} came into force")
 
 
+async def create_consoles(api: ApiServer, namespace: str) -> None:
+    """Create QueueClusters with consoles until one is refused."""
+    for number in range(300):
+        wanted = queue_cluster(namespace, f"unlisted-{number}", console={})
+        await api.create(QUEUE_CLUSTER, wanted)
+        await asyncio.sleep(0.1)
+
+
 def hop(**more: Any) -> dict[str, Any]:
     """Return a rule of the routing, whose only hop is an allowed one."""
     return {"name": "r", "hops": [{"host": "sink", **more}]}
@@ -115,6 +133,15 @@ def asks(**hop: Any) -> dict[str, Any]:
 
 def filtered(**fields: Any) -> dict[str, Any]:
     return intake(filters=[{"name": "f", **fields}])
+
+
+def lake(**catalog: Any) -> dict[str, Any]:
+    """Return a pipeline whose lake has a catalog."""
+    return {"pipeline": {"catalog": {"type": "REST", "uri": CATALOG} | catalog}}
+
+
+def events(**receiver: Any) -> dict[str, Any]:
+    return {"delivery": {"events": [{"name": "e", **receiver}]}}
 
 
 def with_template(namespace: str, template: dict[str, Any], name: str = "outgoing") -> Object:
@@ -274,6 +301,36 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
         ({"intake": filtered(milter="inet:elsewhere:1")}, "a filter or a callAhead of"),
         ({"intake": filtered(function="a:b"), "image": LISTED_IMAGE}, "a filter or a callAhead of"),
         ({"intake": intake(filters=[spec_cases.HOOK_FILTER])}, "a filter or a callAhead of"),
+        ({"workers": {"handler": {"relay": {"socket": "/run/lmtp"}}}}, "no files of the pod"),
+        ({"delivery": {"routing": {"sts": {"folder": "/etc/postroad"}}}}, "no files of the pod"),
+        (events(file="/tmp/events"), "no files of the pod"),
+        (
+            events(webhook="https://sink/", secret={"file": "/etc/postroad/rabbitmq/password"}),
+            "no files of the pod",
+        ),
+        (events(webhook="https://elsewhere/", secret=HOOK), "a webhook of spec.delivery.events"),
+        (
+            {"intake": BOUNCES},
+            "no files or sockets",
+        ),
+        (
+            {"intake": intake(users={"oidc": spec_cases.OIDC | {"issuer": "https://elsewhere"}})},
+            "spec.intake.users.oidc names none",
+        ),
+        (lake(uri="https://elsewhere/"), "spec.pipeline.catalog is none"),
+        (lake(uri=f"{CATALOG}/of/another"), "spec.pipeline.catalog is none"),
+        (lake(type="JDBC", uri=f"{DATABASE}?socketFactory=a.B"), "spec.pipeline.catalog is none"),
+        (lake(login={"folder": "/etc/postroad/rabbitmq"}), "spec.pipeline.catalog may have"),
+        (lake(properties={"io-impl": "a.B"}), "spec.pipeline.catalog may have"),
+        (lake(properties={"s3.endpoint": "http://elsewhere"}), "spec.pipeline.catalog may have"),
+        (
+            lake(properties={"oauth2-server-uri": "https://elsewhere/"}),
+            "spec.pipeline.catalog may have",
+        ),
+        (
+            lake(type="JDBC", uri=DATABASE, warehouse="hdfs://elsewhere/lake"),
+            "spec.pipeline.catalog may have",
+        ),
     ],
     ids=str,
 )
@@ -305,6 +362,63 @@ async def test_what_is_listed_or_in_a_secret_is_let_in(api: ApiServer, namespace
             | intake(listeners=[spec_cases.SUBMISSION], users=spec_cases.USERS),
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("rest", lake(login={"secretRef": {"name": "x"}}, properties={"scope": "lake"})),
+        ("jdbc", lake(type="JDBC", uri=DATABASE, warehouse="s3a://lakes/one")),
+        ("hadoop", {"pipeline": {"catalog": {"type": "Hadoop"}}}),
+        ("events", events(webhook="https://sink:8443/", secret=HOOK)),
+        (
+            "issuer",
+            {"intake": intake(listeners=[spec_cases.SUBMISSION], users={"oidc": spec_cases.OIDC})},
+        ),
+    ],
+)
+@pytest.mark.usefixtures("policies")
+async def test_catalogs_events_and_issuers_that_are_listed_are_let_in(
+    api: ApiServer, namespace: str, name: str, spec: dict[str, Any]
+) -> None:
+    assert await api.create(MAIL_QUEUE, mail_queue(namespace, name, **spec))
+
+
+@pytest.mark.parametrize(
+    ("console", "message"),
+    [
+        ({"oidc": {"issuer": "https://elsewhere", "clientId": "x"}}, "none of the allowed issuers"),
+        ({"pod": {"env": [{"name": "A", "value": "x"}]}}, "spec.console may have of pod"),
+        ({"pod": {"annotations": {"identity": "x"}}}, "spec.console may have of pod"),
+        ({"pod": {"securityContext": {"runAsUser": 1}}}, "spec.console may have of pod"),
+        ({"serviceAccount": {"name": "another"}}, "and no serviceAccount"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("policies")
+async def test_a_console_takes_no_rights_of_others(
+    api: ApiServer, namespace: str, console: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(KubernetesRefused, match=message):
+        await api.create(QUEUE_CLUSTER, queue_cluster(namespace, "shown", console=console))
+
+
+@pytest.mark.usefixtures("policies")
+async def test_a_console_is_let_in_where_its_namespace_is_listed(
+    api: ApiServer, namespace: str
+) -> None:
+    console = {
+        "pod": {"nodeSelector": {"pool": "infra"}},
+        "oidc": {"issuer": "https://id.example/a", "clientId": "x", "secretRef": HOOK["secretRef"]},
+    }
+    assert await api.create(QUEUE_CLUSTER, queue_cluster(namespace, "shown", console=console))
+    listed = {"data": {"consoles": "another,other"}}
+    await api.patch(CONFIG_MAP, namespace, "postroad-hosts", listed)
+    try:
+        with pytest.raises(KubernetesRefused, match="not allowed in this namespace"):
+            await create_consoles(api, namespace)
+    finally:
+        await api.patch(CONFIG_MAP, namespace, "postroad-hosts", {"data": {"consoles": namespace}})
 
 
 @pytest.mark.usefixtures("policies")
