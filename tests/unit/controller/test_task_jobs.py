@@ -112,6 +112,9 @@ def test_a_pod_has_the_placement_of_workers_and_neither_their_sidecars_nor_their
         "template": {
             "spec": {
                 "tolerations": [{"key": "mail"}],
+                "hostAliases": [{"ip": "192.0.2.2", "hostnames": ["cassandra.example.org"]}],
+                "dnsPolicy": "Default",
+                "terminationGracePeriodSeconds": 99,
                 "containers": [
                     {"name": "worker", "resources": {"limits": {"memory": "1Gi"}}},
                     {"name": "proxy", "image": "proxy:1"},
@@ -131,6 +134,8 @@ def test_a_pod_has_the_placement_of_workers_and_neither_their_sidecars_nor_their
     }
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "disk": "fast"}
     assert (pod["priorityClassName"], pod["tolerations"]) == ("high", [{"key": "mail"}])
+    assert pod["hostAliases"][0]["ip"] == "192.0.2.2"
+    assert (pod["dnsPolicy"], pod["terminationGracePeriodSeconds"]) == ("Default", 1)
     assert "webhook" not in json.dumps(pod)
 
 

@@ -314,10 +314,9 @@ def cron_job_spec(schedule: str, job: Mapping[str, Any], tags: Mapping[str, str]
     }
 
 
-_OF_THE_POD = (
-    *("serviceAccountName", "automountServiceAccountToken", "enableServiceLinks"),
-    *("securityContext", "volumes", "imagePullSecrets", "nodeSelector", "tolerations"),
-    *("affinity", "priorityClassName", "runtimeClassName"),
+_OF_A_SERVER = (
+    *("containers", "initContainers", "topologySpreadConstraints", "readinessGates"),
+    *("restartPolicy", "terminationGracePeriodSeconds", "hostname", "subdomain"),
 )
 _OF_THE_CONTAINER = (
     *("image", "imagePullPolicy", "envFrom", "env", "resources", "securityContext"),
@@ -329,7 +328,7 @@ def command_pod(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a pod of commands has of the spec of a queue's pod: no probes, ports or spread.
     It ends within a second of its deletion, as Python leaves signals to the kernel, which keeps
     them from the first process of a container."""
-    found = {name: spec[name] for name in _OF_THE_POD if name in spec}
+    found = {name: each for name, each in spec.items() if name not in _OF_A_SERVER}
     return {**found, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
 
 
