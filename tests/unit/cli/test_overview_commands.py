@@ -58,7 +58,8 @@ def test_a_status_has_what_is_not_good_the_mails_the_pods_and_the_tasks_that_go_
 ) -> None:
     conditions = [
         condition("Ready", "False", "PodsNotReady"),
-        condition("WorkersReady", "False", "PodsNotReady"),
+        condition("WorkersReady", "False", "PodsNotReady") | {"message": "Ready: why"},
+        condition("IntakeReady", "False", "PodsNotReady"),
         condition("ViewReady", "True"),
         condition("Paused", "True", "PausedByUser"),
     ]
@@ -72,8 +73,9 @@ def test_a_status_has_what_is_not_good_the_mails_the_pods_and_the_tasks_that_go_
 
     text = run("status", "outgoing").output
 
-    assert "ready      False  Ready: why" in text
-    assert "WorkersReady (PodsNotReady)" in text
+    assert "ready      False  PodsNotReady: Ready: why" in text
+    assert "WorkersReady" not in text, "Ready says the same"
+    assert "IntakeReady (PodsNotReady): IntakeReady: why" in text
     assert "Paused (PausedByUser)" in text
     assert "ViewReady" not in text
     assert "12 waiting (2 delayed, 1 held), 3 dead letters" in text

@@ -51,11 +51,12 @@ def status_lines(resource: Resource, tasks: Sequence[Resource]) -> Iterator[str]
     """Yield the lines about a MailQueue and its tasks that go on."""
     found, ready = resource.get("status") or {}, condition_of(resource, "Ready")
     message = ready.get("message", "the operator has not looked at it yet")
-    yield f"ready      {ready.get('status', 'Unknown')}  {message}"
+    reason = f"{ready['reason']}: " if ready else ""
+    yield f"ready      {ready.get('status', 'Unknown')}  {reason}{message}"
     shown = ("Ready", "Reconciling", "Stalled")
     for each in found.get("conditions") or ():
         is_good = (each["status"] == "True") != (each["type"] == "Paused")
-        if each["type"] not in shown and not is_good:
+        if each["type"] not in shown and not is_good and each["message"] != message:
             yield f"           {each['type']} ({each['reason']}): {each['message']}"
     counts = {each: found.get(each, "-") for each in COUNTS}
     apart = f"{counts['delayed']} delayed, {counts['held']} held"
