@@ -334,6 +334,10 @@ def test_tasks_of_other_queues_do_not_wait_for_each_other() -> None:
     assert first_of(of("b"), [of("b"), of("a", phase="Completed"), of("c")]) is None
     assert first_of(of("b"), [of("a"), running := of("c", phase="Running")]) is running
     assert first_of(of("b"), [first := of("a")]) is first
+    for phase in ("Running", "Pending"):
+        deleted = of("a", phase=phase)
+        deleted["metadata"]["deletionTimestamp"] = "2026-01-01T11:00:00Z"
+        assert (first_of(of("b"), [deleted]) is deleted) == (phase == "Running")
 
 
 def cron_jobs(operator: RunningController) -> list[Object]:
@@ -356,6 +360,57 @@ def test_a_schedule_is_suspended_while_its_queue_is_paused() -> None:
                 await move(20)
                 assert truths(operator)["Ready"] == "True"
                 assert only(cron_jobs(operator))["spec"]["suspend"] is False
+
+    run(scene())
+
+
+def kept(name: str, **spec: Any) -> Object:
+    """Return a task that the finalizer of another controller keeps after its deletion."""
+    made = task(NAMESPACE, name, **spec)
+    return {**made, "metadata": {**made["metadata"], "finalizers": ["example.org/hook"]}}
+
+
+def test_a_deleted_task_that_a_finalizer_keeps_is_stopped_before_another_one_begins() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(kept("first", **SPAM))
+            await operator.create(kept("daily", schedule="@daily", **SPAM))
+            await move(3)
+            await operator.create(kept("never", **SPAM))
+            await operator.create(task(NAMESPACE, "next", **SPAM))
+            await pods.begin(only(pods.jobs()), count='{"matched": 12}')
+            await move(30)
+            assert reason(operator, "next") == "AnotherTask"
+            job = only(pods.jobs())["metadata"]["name"]
+
+            def plan(step: Step) -> Fault | None:
+                is_stop = step.operation == f"delete jobs {NAMESPACE}/{job}"
+                return Fault.AWAY if is_stop else None
+
+            operator.api.faults.plan = plan
+            for each in ("first", "daily", "never"):
+                await operator.delete(MAIL_QUEUE_TASK, each)
+            await move(60)
+            assert only(pods.jobs())["metadata"]["name"] == job
+            operator.api.faults.plan = lambda step: None
+            await move(60)
+
+            assert (status(operator, "first")["phase"], reason(operator, "first")) == (
+                "Failed",
+                "Deleted",
+            )
+            assert status(operator, "first")["failed"] == 12
+            assert cron_jobs(operator) == []
+            assert {reason(operator, each) for each in ("daily", "never")} == {"Deleted"}
+            assert status(operator, "next")["phase"] == "Running"
+            assert only(pods.jobs())["metadata"]["labels"]["postroad.dev/task"] == "next"
+
+            await pods.begin(only(pods.jobs()), **COUNTED)
+            await pods.end(only(pods.jobs()))
+            await move(600)
+            assert status(operator, "next")["phase"] == "Completed"
+            assert len(pods.jobs()) == 1
+            assert cron_jobs(operator) == []
 
     run(scene())
 

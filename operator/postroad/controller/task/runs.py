@@ -223,6 +223,20 @@ def left_of(matched: int | None, done: int | None) -> int | None:
     return None if matched is None else max(0, matched - (done or 0))
 
 
+def why_stopped(found: Object, queue: Object | None) -> Finding:
+    """Return why a task is stopped that is deleted, or whose MailQueue is."""
+    name, is_running = spec.queue_of_task(found).name, phase_of(found) == RUNNING
+    if "deletionTimestamp" in found["metadata"]:
+        reason, message = "Deleted", "it is deleted"
+    elif queue is None and not is_running:
+        reason = "QueueNotFound"
+        message = f"there is no MailQueue {name} in the namespace: the task waits for it"
+    else:
+        waits = "" if is_running else ": the task waits for another one"
+        reason, message = "QueueDeleted", f"MailQueue {name} is deleted{waits}"
+    return bad(condition.COMPLETE, reason, message, retryable=not is_running)
+
+
 def obstacle_of(queue: Object) -> Finding | None:
     """Return why a task cannot begin yet on a MailQueue that is there; None: it can."""
     name = queue["metadata"]["name"]
@@ -236,7 +250,8 @@ def obstacle_of(queue: Object) -> Finding | None:
 
 def first_of(found: Object, others: Sequence[Object]) -> Object | None:
     """Return the task that goes before a task of the same MailQueue: one that has begun, else the
-    oldest that waits for nothing but its MailQueue and its turn. Those by a schedule do not count.
+    oldest that waits for nothing but its MailQueue and its turn. Those by a schedule do not count,
+    and one that is deleted does until it is stopped.
     """
     beside = [
         each
@@ -244,8 +259,8 @@ def first_of(found: Object, others: Sequence[Object]) -> Object | None:
         if each["metadata"]["uid"] != found["metadata"]["uid"]
         and spec.queue_of_task(each) == spec.queue_of_task(found)
         and each["spec"].get("schedule") is None
-        and "deletionTimestamp" not in each["metadata"]
         and phase_of(each) not in ENDED
+        and (phase_of(each) == RUNNING or "deletionTimestamp" not in each["metadata"])
     ]
     begun = [each for each in beside if _is_begun(each)]
     waiting = [each for each in beside if _waits_for_its_turn(each) and _age(each) < _age(found)]

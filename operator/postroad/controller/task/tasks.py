@@ -4,7 +4,8 @@ A task is begun by a write of its status to the version that was read, so that t
 refuses a change of its spec from then on; only then its Job is made, under a name that the task's
 uid decides. So whatever the operator dies of, there is one Job, of the spec that the status
 reports. What a pod does twice, because it was killed, has the effect of once: its selector ends at
-the creation of the task. A task that is deleted takes its Job with it. Source: ADR 0085."""
+the creation of the task. A task that is deleted takes its Job with it; where the finalizer of
+another controller keeps the task, the operator deletes the Job. Source: ADR 0085."""
 
 from __future__ import annotations
 
@@ -75,6 +76,7 @@ from postroad.controller.task.runs import (
     phase_of,
     run_of,
     running,
+    why_stopped,
 )
 from postroad.errors import InvalidInput, KubernetesConflict, NameTaken
 from postroad.ports.clock import Clock
@@ -88,7 +90,6 @@ COPIED = (
     "it was begun under another uid, as a copy or before a restore, and is not done again: create "
     f"another task, or remove the annotation {BEGUN}"
 )
-GONE = "MailQueue {} is deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,8 @@ class Tasks:
         """Carry out the next step of a task, and write its status; return after how long to go on,
         None for never. Raises: KubernetesError; the next reconcile then repeats the step."""
         metadata = found["metadata"]
-        if "deletionTimestamp" in metadata:
-            return None  # its Job belongs to it
+        if "deletionTimestamp" in metadata and phase_of(found) in ENDED:
+            return None
         if phase_of(found) not in (RUNNING, *ENDED):
             place = metadata["namespace"], metadata["name"]
             fresh = await self._certain.get(MAIL_QUEUE_TASK, *place)
@@ -222,10 +223,10 @@ class Tasks:
         """Carry out the next step; return the task as it is then. Raises: InvalidInput,
         pydantic.ValidationError, PostroadError where the QueueCluster cannot be used."""
         is_begun = phase_of(found) == RUNNING
-        task, place = spec.Task.of(found), spec.queue_of_task(found)
-        queue = await self._api.get(MAIL_QUEUE, place.namespace, place.name)
-        if queue is None or "deletionTimestamp" in queue["metadata"]:
-            return found, await self._without_queue(found, task, is_gone=queue is None)
+        task = spec.Task.of(found)
+        queue = await self._api.get(MAIL_QUEUE, task.key.namespace, task.spec.queue_ref.name)
+        if queue is None or any("deletionTimestamp" in each["metadata"] for each in (found, queue)):
+            return found, await self._stopped(found, task, why_stopped(found, queue))
         if is_begun and task.spec.operation != spec.ROTATE:
             job = await self._certain.get(JOB, task.key.namespace, job_name(task))
             if job is not None and is_owned(job, task.uid):
@@ -250,31 +251,19 @@ class Tasks:
             await self._create(job, task.uid)
         return found, as_begun(found)
 
-    async def _without_queue(
-        self, found: Object, task: spec.Task, *, is_gone: bool
-    ) -> TaskProgress:
-        """Stop what works on a queue that is deleted, which waits for the pods to end."""
+    async def _stopped(self, found: Object, task: spec.Task, why: Finding) -> TaskProgress:
+        """Stop what works for a task; the deletion of a queue waits for the pods to end."""
         kind = JOB if task.spec.schedule is None else CRON_JOB
         made = await self._certain.get(kind, task.key.namespace, job_name(task))
         if made is not None and is_owned(made, task.uid):
             await self._api.delete(kind, made)
             log_action("stopped a task", job=job_name(task))
-        name = task.spec.queue_ref.name
-        if phase_of(found) == RUNNING:
-            finding = bad(condition.COMPLETE, "QueueDeleted", GONE.format(name), retryable=False)
-            status = found["status"]
-            left = left_of(status.get("matched"), status.get("done"))
-            fields = {"failed": left, "finishedAt": timestamp(self._clock.now())}
-            return TaskProgress(FAILED, finding, fields=fields)
-        if is_gone:
-            message = f"there is no MailQueue {name} in the namespace: the task waits for it"
-            return TaskProgress(
-                PENDING, bad(condition.COMPLETE, "QueueNotFound", message, retryable=True)
-            )
-        message = GONE.format(name) + ": the task waits for another one"
-        return TaskProgress(
-            PENDING, bad(condition.COMPLETE, "QueueDeleted", message, retryable=True)
-        )
+        if phase_of(found) != RUNNING:
+            return TaskProgress(PENDING, why)
+        status = found["status"]
+        left = left_of(status.get("matched"), status.get("done"))
+        fields = {"failed": left, "finishedAt": timestamp(self._clock.now())}
+        return TaskProgress(FAILED, why, fields=fields)
 
     async def _suspend(self, task: spec.Task) -> None:
         """Let the CronJob of a schedule begin no run, until it is applied anew."""
