@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from postroad.controller.kubernetes.api import (
     CHILDREN,
     CONSOLE,
-    CRON_JOB,
     INSTANCE,
     JOB,
     LAST_APPLIED,
@@ -83,8 +82,8 @@ class ObjectIndex(dict[Key, list[V]]):
 class Indexes:
     """The indexes of a running operator. `users` and `classes` by the key of the QueueCluster;
     `tasks`, the keys of MailQueueTasks, by that of their MailQueue;
-    `objects` by their own key where the kind is postroad's, and else by kind, namespace and
-    `INSTANCE` or `TASK`."""
+    `objects` by their own key where the kind is postroad's, and else by `place_for` the
+    resources that they are labelled for."""
 
     def __init__(self) -> None:
         self.users: ObjectIndex[User] = ObjectIndex()
@@ -122,9 +121,7 @@ class Indexes:
 
     def children_of(self, queue: Key) -> frozenset[ChildVersion]:
         """Return the children of a MailQueue, or those of a QueueCluster: its console."""
-        keys = [Key(each.name, queue.namespace, queue.name) for each in CHILDREN]
-        if queue.kind == QUEUE_CLUSTER.name:
-            keys = [place_for(each.name, queue) for each in CHILDREN]
+        keys = [place_for(each.name, queue) for each in CHILDREN]
         return frozenset(as_child(each) for key in keys for each in self.at(key))
 
 
@@ -137,10 +134,10 @@ def as_user(body: Mapping[str, Any]) -> dict[Key, User]:
 
 
 def as_object(body: Mapping[str, Any]) -> dict[Key, Object]:
-    """Return the entry of an object in the index of objects, without what no reconcile reads: of
+    """Return the entries of an object in the index of objects, without what no reconcile reads: of
     its managed fields, those of an autoscaler are enough."""
-    place = place_of(body)
-    if place is None:
+    places = places_of(body)
+    if not places:
         return {}
     metadata = dict(body["metadata"])
     managed = metadata.pop("managedFields", None) or []
@@ -150,7 +147,7 @@ def as_object(body: Mapping[str, Any]) -> dict[Key, Object]:
         metadata["annotations"] = {
             name: value for name, value in annotations.items() if name != LAST_APPLIED
         }
-    return {place: shared({**body, "metadata": metadata})}
+    return dict.fromkeys(places, shared({**body, "metadata": metadata}))
 
 
 def shared(value: Any) -> Any:
@@ -171,25 +168,26 @@ def shared(value: Any) -> Any:
     return value
 
 
-def place_of(body: Mapping[str, Any]) -> Key | None:
-    """Return the key of an object in the index; None: no resource of postroad's, and no child."""
+_LABELS = {MAIL_QUEUE.name: INSTANCE, MAIL_QUEUE_TASK.name: TASK, QUEUE_CLUSTER.name: CONSOLE}
+"""By the kind of a resource, the label of its children, which has its name."""
+
+
+def places_of(body: Mapping[str, Any]) -> Sequence[Key]:
+    """Return the keys of an object in the index: one for each resource whose children its labels
+    let it be among, so that no further label hides it."""
     if body["kind"] in OWN_NAMES:
-        return key_of(body)
-    metadata = body["metadata"]
-    labels = metadata.get("labels") or {}
-    if task := labels.get(TASK):
-        return place_for(body["kind"], Key(MAIL_QUEUE_TASK.name, metadata["namespace"], task))
-    if cluster := labels.get(CONSOLE):
-        return place_for(body["kind"], Key(QUEUE_CLUSTER.name, metadata["namespace"], cluster))
-    instance = labels.get(INSTANCE)
-    return Key(body["kind"], metadata["namespace"], instance) if instance else None
+        return [key_of(body)]
+    namespace, labels = body["metadata"]["namespace"], body["metadata"].get("labels") or {}
+    return [
+        place_for(body["kind"], Key(owner, namespace, labels[label]))
+        for owner, label in _LABELS.items()
+        if labels.get(label)
+    ]
 
 
-def place_for(kind: str, task: Key) -> Key:
-    """Return the key in the index of what carries a MailQueueTask out, or is the console of a
-    QueueCluster."""
-    label = TASK if task.kind == MAIL_QUEUE_TASK.name else CONSOLE
-    return Key(kind, task.namespace, f"{label}={task.name}")
+def place_for(kind: str, owner: Key) -> Key:
+    """Return the key in the index of the children of a resource."""
+    return Key(kind, owner.namespace, f"{_LABELS[owner.kind]}={owner.name}")
 
 
 def as_child(body: Mapping[str, Any]) -> ChildVersion:
@@ -200,12 +198,11 @@ def as_child(body: Mapping[str, Any]) -> ChildVersion:
 def owner_of(body: Mapping[str, Any]) -> Key | None:
     """Return the key of the resource that an object was made for."""
     metadata = body["metadata"]
-    if task := (metadata.get("labels") or {}).get(TASK):
-        return Key(MAIL_QUEUE_TASK.name, metadata["namespace"], task)
     for owner in metadata.get("ownerReferences") or []:
-        if owner.get("controller") and owner["kind"] in (MAIL_QUEUE.name, QUEUE_CLUSTER.name):
+        if owner.get("controller") and owner["kind"] in OWN_NAMES:
             return Key(owner["kind"], metadata["namespace"], owner["name"])
-    return None
+    task = (metadata.get("labels") or {}).get(TASK)
+    return Key(MAIL_QUEUE_TASK.name, metadata["namespace"], task) if task else None
 
 
 def key_of(body: Mapping[str, Any]) -> Key:
@@ -251,26 +248,21 @@ class WatchedKubernetes:
             found = [self._indexed(key) for key in keys]
             return [self._newest(each[-1]) for each in found if each]
         wanted = dict(each.split("=", 1) for each in labels.split(",") if each)
-        if kind in CHILDREN and namespace and wanted.keys() == {MANAGED_BY, INSTANCE}:
-            return self._children(Key(kind.name, namespace, wanted[INSTANCE]))
-        if kind in (CRON_JOB, JOB) and namespace and wanted.keys() == {MANAGED_BY, TASK}:
-            task = Key(MAIL_QUEUE_TASK.name, namespace, wanted[TASK])
-            return self._children(place_for(kind.name, task))
-        if kind in CHILDREN and namespace and wanted.keys() == {MANAGED_BY, CONSOLE}:
-            cluster = Key(QUEUE_CLUSTER.name, namespace, wanted[CONSOLE])
-            return self._children(place_for(kind.name, cluster))
+        for owner, label in _LABELS.items():
+            if kind in WATCHED and namespace and wanted.keys() == {MANAGED_BY, label}:
+                return self._children(place_for(kind.name, Key(owner, namespace, wanted[label])))
         return await self._api.list(kind, namespace, labels)
 
     def _children(self, place: Key) -> Sequence[Object]:
         found = {key_of(each): each for each in self._indexed(place)}
-        written = [each for each in self._written.values() if place_of(each) == place]
+        written = [each for each in self._written.values() if place in places_of(each)]
         found |= {key_of(each): each for each in written if key_of(each) not in found}
         return [self._newest(each) for each in found.values()]
 
-    def _indexed(self, place: Key | None) -> Sequence[Object]:
+    def _indexed(self, place: Key) -> Sequence[Object]:
         """Return the objects that an index has under a key, the newest last: it keeps those whose
         deletion fell into an interruption of the watch."""
-        found = self._indexes.at(place) if place else ()
+        found = self._indexes.at(place)
         there = [each for each in found if each["metadata"]["uid"] not in self._gone]
         return sorted(there, key=version_of)
 
@@ -380,8 +372,9 @@ class WatchedKubernetes:
     def _remember(self, kind: Kind, written: Object) -> Object:
         if kind in WATCHED and self._watches(written["metadata"]["namespace"]):
             self._written[key_of(written)] = written
-            for each in self._indexed(place_of(written)):
-                self.notice(each, gone=False)
+            for place in places_of(written):
+                for each in self._indexed(place):
+                    self.notice(each, gone=False)
         return written
 
 

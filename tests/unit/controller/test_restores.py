@@ -9,12 +9,14 @@ import pytest
 
 from postroad.controller.kubernetes.api import (
     CHILDREN,
+    CONSOLE,
     DEPLOYMENT,
     INSTANCE,
     MAIL_QUEUE,
     MANAGED_BY,
     QUEUE_CLUSTER,
     SECRET,
+    TASK,
 )
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
@@ -194,5 +196,31 @@ def test_children_that_the_api_server_still_removes_are_waited_for() -> None:
                     operator.kubernetes._remove(place)
             await move(90)
             assert operator.condition("Ready")["status"] == "True"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("label", [TASK, CONSOLE])
+def test_children_with_the_label_of_what_another_resource_has_stay_known(label: str) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            change = {"metadata": {"labels": {label: "x"}}}
+            for place, _ in children(operator):
+                kind = KINDS[place.plural]
+                await operator.user.patch(kind, place.namespace, place.name, change)
+            await move(600)
+            assert operator.events("Repaired") == []
+
+            scaled = {"spec": {"replicas": 7}}
+            await operator.user.patch(DEPLOYMENT, NAMESPACE, "outgoing-worker", scaled)
+            await move(5)
+            worker = operator.at("deployments", NAMESPACE, "outgoing-worker")
+            assert worker is not None
+            assert worker["spec"]["replicas"] == 2
+            await operator.change({"workers": None, "intake": None, "pipeline": None})
+            await move(30)
+            left = {place.plural for place, _ in children(operator)}
+            assert left.isdisjoint({"deployments", "services", "cronjobs"})
 
     run(scene())

@@ -173,7 +173,7 @@ def test_a_queue_is_indexed_by_its_cluster_and_a_child_by_its_instance() -> None
     }
     assert as_child(child) == CHILD
     assert as_object(child) == {
-        Key("Deployment", "mail", "outgoing"): {
+        Key("Deployment", "mail", f"{INSTANCE}=outgoing"): {
             "kind": "Deployment",
             "metadata": {**metadata, "managedFields": [scaled]},
             **rest,

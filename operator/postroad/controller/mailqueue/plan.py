@@ -24,7 +24,7 @@ from postroad.controller.kubernetes.api import (
 from postroad.controller.kubernetes.drift import hash_in
 from postroad.controller.mailqueue.autoscaling import Autoscalers, Decided, is_autoscaled
 from postroad.controller.pods.upgrades import Upgrades
-from postroad.controller.reads import ChildVersion, Indexes, key_of
+from postroad.controller.reads import ChildVersion, Indexes, key_of, place_for
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import (
     Queue,
@@ -277,7 +277,7 @@ class FactsReader:
     async def _scaled(self, found: Object, queue: Queue) -> tuple[Decided | None, timedelta | None]:
         """Return what autoscaling decided, and the time where another autoscaler decides: about a
         Deployment, or about a MailQueue, whose spec then has the number."""
-        place = Key(DEPLOYMENT.name, queue.name.namespace, queue.name.name)
+        place = place_for(DEPLOYMENT.name, queue.key)
         deployments = {each["metadata"]["name"]: each for each in self._indexes.at(place)}
         foreign = {name for name, each in deployments.items() if hash_in(each, AUTOSCALED)}
         worker, workers, present = f"{queue.name.name}-worker", queue.spec.workers, None

@@ -14,7 +14,7 @@ from typing import Any
 
 from postroad.controller.kubernetes.api import INSTANCE, POD, UPGRADED, WORKLOADS, Key
 from postroad.controller.kubernetes.drift import hash_in
-from postroad.controller.reads import Indexes
+from postroad.controller.reads import Indexes, place_for
 from postroad.controller.status.conditions import UP_TO_DATE, Finding, advice, good
 from postroad.errors import KubernetesError
 from postroad.ports.clock import Clock
@@ -142,7 +142,7 @@ class Upgrades:
         return (marked | granted) - self._waiting.keys() - self._lapsed.keys()
 
     def _deployments(self, queue: Key) -> Iterable[Object]:
-        places = (Key(each.name, queue.namespace, queue.name) for each in WORKLOADS)
+        places = (place_for(each.name, queue) for each in WORKLOADS)
         return itertools.chain.from_iterable(map(self._indexes.at, places))
 
     async def _judge(self, cluster: Key, queue: Key, now: timedelta) -> None:
