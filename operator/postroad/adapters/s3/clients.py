@@ -251,9 +251,9 @@ def open_client(**options: Any) -> S3Client:
     return client
 
 
-MAX_ANSWER = 1024 * 1024
-"""Octets of an answer that is no object: a page of a thousand keys has half of them. botocore needs
-up to a second of CPU to parse one."""
+MAX_ANSWER = 2 * 1024 * 1024
+"""Octets of an answer that is no object: the list of the 10,000 buckets of an account has 1.5
+million. botocore needs up to two seconds of CPU to parse so many."""
 
 
 def _bounded(send: Callable[[Any], Any]) -> Callable[[Any], Any]:
