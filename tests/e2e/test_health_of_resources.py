@@ -19,12 +19,13 @@ from gitops.git_repository import served
 from stack import Stack
 from support.kubectl import KubectlFailed, Manifest, eventually
 from support.repository import ROOT
+from support.resources import task
 from support.sandbox import Sandbox
 from support.senders import SampleMail, Sender
 
 pytestmark = [
     pytest.mark.needs("gitops", "rabbitmq", "cassandra", "s3", "kubernetes", "git"),
-    pytest.mark.timeout(900, func_only=True),
+    pytest.mark.timeout(1500, func_only=True),
 ]
 
 PAGE = ROOT / "docs" / "operator" / "gitops.md"
@@ -55,6 +56,15 @@ STATES = (
     State("cluster_without_server", "queuecluster", "away", "BlobsUnavailable"),
     State("cluster_without_login", "queuecluster", "login", "CredentialsRefused"),
     State("cluster_paused", "queuecluster", "paused", "PausedByUser"),
+    State("task_new", "mailqueuetask", "new", ""),
+    State("task_without_queue", "mailqueuetask", "alone", "QueueNotFound"),
+    State("task_of_a_paused_queue", "mailqueuetask", "paused", "QueuePaused"),
+    State("task_running", "mailqueuetask", "running", "Running"),
+    State("task_waiting", "mailqueuetask", "waiting", "AnotherTask"),
+    State("task_completed", "mailqueuetask", "completed", "AsDeclared"),
+    State("task_failed", "mailqueuetask", "failed", "RunFailed"),
+    State("schedule", "mailqueuetask", "daily", "AsDeclared"),
+    State("schedule_paused", "mailqueuetask", "off", "AsDeclared"),
 )
 
 
@@ -102,6 +112,31 @@ def play(sandbox: Sandbox) -> None:
         mail = SampleMail("a@origin.example", ["r@inn.example"], b"Subject: x\r\n\r\n")
         assert [reply.code for reply in Sender("127.0.0.1", port).send_all([mail])] == [250]
     sandbox.kubectl("delete", "mailqueue", "deleted", "-n", sandbox.namespace, "--wait=false")
+    play_tasks(sandbox)
+
+
+def play_tasks(sandbox: Sandbox) -> None:
+    """Create tasks, which count mail alone, of the queues that are in their states."""
+
+    def a_task(name: str, of: str, **spec: Any) -> Manifest:
+        counting = {"operation": "Purge", "dryRun": True, "queueRef": {"name": of}}
+        return task(sandbox.namespace, name, **counting, **spec)
+
+    workers = sandbox.workers(0)
+    port = {"name": "POSTROAD_CASSANDRA_PORT", "value": "none"}
+    workers["template"] = {"spec": {"containers": [{"name": "worker", "env": [port]}]}}
+    sandbox.apply(
+        sandbox.mail_queue("broken", intake=None, workers=workers),
+        a_task("new", "new"),
+        a_task("alone", "none"),
+        a_task("paused", "paused"),
+        a_task("running", "starting"),
+        a_task("completed", "ready"),
+        a_task("failed", "broken"),
+        a_task("daily", "ready", schedule="@yearly"),
+        a_task("off", "ready", schedule="@yearly", paused=True),
+    )
+    sandbox.apply(a_task("waiting", "starting"))
 
 
 def too_large(workers: Manifest) -> Manifest:
@@ -122,7 +157,7 @@ def reached(sandbox: Sandbox, state: State) -> Manifest:
         assert not state.reason or status["observedGeneration"] == found["metadata"]["generation"]
         return found
 
-    found: Manifest = eventually(there, within_seconds=180)
+    found: Manifest = eventually(there, within_seconds=420)  # a Job that fails starts six pods
     return found
 
 

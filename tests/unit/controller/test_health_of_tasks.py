@@ -1,5 +1,5 @@
 """Argo CD's health of MailQueueTasks, by the script of `manifests/gitops` over the states that the
-operator writes; `tests/e2e/test_health_of_resources.py` has the other kinds in Argo CD itself."""
+operator writes; `tests/e2e/test_health_of_resources.py` has Argo CD itself."""
 
 from __future__ import annotations
 
