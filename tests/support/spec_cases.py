@@ -719,6 +719,27 @@ TASKS = (
     Case({"operation": "Hold", "selector": {"all": False}}, "all: true alone"),
     Case({"operation": "Hold", "selector": {"all": True, "name": "x"}}, "all: true alone"),
     Case({"operation": "Hold", "selector": {"sender": ""}}, "sender"),
+    *(
+        Case({"operation": "Hold", "selector": {field: address}}, said)
+        for field in ("sender", "recipient")
+        for address, said in (
+            ("a@example.org", None),
+            ("POSTMASTER", None),
+            ("zoë@b@bücher.example", None),
+            ('"a b"@example.org', None),
+            ("spammer", "has no '@'"),
+            ("@example.org", "an empty local part or domain"),
+            ("a@", "an empty local part or domain"),
+            ("<a@example.org>", "'<' or '>'"),
+            ("a@\x7fexample.org", "a control character"),
+            ("a@example.org\n", "a control character"),
+            ("a b@example.org", "a space outside a quoted local part"),
+            ("a@example.org ", "a space outside a quoted local part"),
+        )
+    ),
+    Case({"operation": "Hold", "selector": {"sender": "<>"}}),
+    Case({"operation": "Hold", "selector": {"recipient": "<>"}}, "has no '@'"),
+    Case({"operation": "Hold", "selector": {"domain": "@example.org"}}, "a domain has no '@'"),
     Case({"operation": "Hold", "selector": {"olderThan": "1d"}}, "olderThan"),
     Case({"operation": "Hold", "selector": {"id": "1"}}, "id"),
     Case({"operation": "Hold", "selector": {"attribute": {"name": "x"}}}, "value"),

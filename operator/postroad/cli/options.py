@@ -15,14 +15,14 @@ from click.core import ParameterSource
 from postroad.bootstrap import open_queue
 from postroad.cli.progress import progress
 from postroad.cli.tables import is_terminal
-from postroad.domain.mail.mail import QUARANTINE, check_address
+from postroad.domain.mail.mail import QUARANTINE
 from postroad.domain.queues.documents import MailView
-from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.selection import Selector, check_selected
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.instants import parse_moment, parse_period, rfc3339
 from postroad.domain.values.networks import Networks
 from postroad.domain.values.text import escaped, json_line
-from postroad.errors import InvalidInput, InvalidMail
+from postroad.errors import InvalidInput
 from postroad.telemetry import logs
 
 T = TypeVar("T")
@@ -185,9 +185,12 @@ def _selector(*, everything: bool, **given: Any) -> Selector:
     chosen = {field: value for field, value in given.items() if value is not None}
     if everything and chosen:
         raise click.UsageError("--all cannot be combined with other selectors")
-    for name in ("sender", "recipient"):
-        if name in chosen and (name, chosen[name]) != ("sender", "<>"):
-            _check_address(name, chosen[name])
+    for name in ("sender", "recipient", "domain"):
+        try:
+            if name in chosen:
+                check_selected(name, chosen[name])
+        except InvalidInput as error:
+            raise click.UsageError(f"--{name}: {error.explain()}") from error
     # Behind the check: '' is a variable of a script that is not set, and would select all bounces.
     if chosen.get("sender") == "<>":
         chosen["sender"] = ""
@@ -197,14 +200,6 @@ def _selector(*, everything: bool, **given: Any) -> Selector:
             raise click.UsageError("--attribute is NAME=VALUE")
         chosen["attribute"] = (name, value)
     return Selector.all() if everything else Selector(**chosen)
-
-
-def _check_address(name: str, address: str) -> None:
-    """Raises: click.UsageError for what is an address of no mail, and would select none."""
-    try:
-        check_address(address)
-    except InvalidMail as error:
-        raise click.UsageError(f"--{name}: {error.explain()}") from error
 
 
 def on_purpose(selector: Selector) -> Selector:

@@ -269,6 +269,13 @@ def test_commands_count_what_they_change(url: str) -> None:
     assert read(url, "purge") == [{"count": 0}]
 
 
+def test_a_domain_that_no_address_can_have_is_a_mistake_of_usage(url: str) -> None:
+    refused = run(url, "hold", "--domain", "@x.example")
+
+    assert refused.exit_code == 2
+    assert "--domain: a domain has no '@'" in refused.output
+
+
 @pytest.mark.parametrize("option", ["--sender", "--recipient"])
 def test_an_address_that_no_mail_can_have_is_a_mistake_of_usage(url: str, option: str) -> None:
     for command, address in (("browse", "@@"), ("hold", "@@"), ("remove", ""), ("browse", "")):

@@ -11,12 +11,13 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from postroad.controller.kubernetes.api import FIELD_MANAGER, MAIL_QUEUE, MAIL_QUEUE_TASK, Key
 from postroad.controller.spec.parts import Model, Schedule, holds
 from postroad.delivery_settings.patterns import Duration, ObjectName
-from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.selection import Selector, check_selected
+from postroad.errors import InvalidInput
 from postroad.ports.mail_queue import Operation
 
 ON_SELECTED = {each.value.capitalize(): each for each in Operation}
@@ -86,6 +87,16 @@ class MailSelector(Model):
 
     attribute: AttributeSelector | None = None
     """An attribute. Absent: any."""
+
+    @field_validator("sender", "recipient", "domain")
+    @classmethod
+    def _can_match(cls, value: str | None, info: ValidationInfo) -> str | None:
+        try:
+            if value is not None:
+                check_selected(str(info.field_name), value)
+        except InvalidInput as error:
+            raise ValueError(error.explain()) from error
+        return value
 
     @model_validator(mode="after")
     def _selects(self) -> MailSelector:

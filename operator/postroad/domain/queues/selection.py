@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
-from postroad.domain.mail.mail import Envelope, domain_of
+from postroad.domain.mail.mail import Envelope, check_address, domain_of
 from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidInput
 
@@ -131,6 +131,16 @@ class Selector:
                 or envelope.attributes.get(self.attribute[0]) == self.attribute[1]
             )
         )
+
+
+def check_selected(field: str, value: str) -> None:
+    """Refuse a sender, recipient or domain that no mail has, so that it would select none; `<>` is
+    the null reverse-path. Raises: InvalidInput."""
+    if field == "domain":
+        if "@" in value:
+            raise InvalidInput("a domain has no '@'")
+    elif (field, value) != ("sender", "<>"):
+        check_address(value)
 
 
 _KINDS: dict[str, tuple[type, str]] = {
