@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
+from pydantic import TypeAdapter, ValidationError
 
 from postroad.adapters.rabbitmq import management as management_api
 from postroad.adapters.rabbitmq.connection import Access
-from postroad.adapters.rabbitmq.management import Management
+from postroad.adapters.rabbitmq.management import Management, _Queue, listed
 from postroad.domain.queues.quorum_queues import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused, TlsRefused
 from postroad.tls import ClientTls
@@ -298,3 +300,11 @@ async def test_a_body_of_another_shape_is_a_refusal_that_names_the_field(
         await plain.unacknowledged("work")
     with pytest.raises(BrokerRefused, match="not as RabbitMQ does"):
         await plain.quorum_queues() if body != "[]" else await plain.exchange_arguments("x")
+
+
+@pytest.mark.parametrize("listing", [[{}] * 9, [{"name": "work", "members": [1] * 9}]])
+def test_a_list_of_another_shape_has_its_first_error_alone(listing: list[Any]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(listed(_Queue)).validate_python(listing)
+
+    assert refused.value.error_count() == 1, "a million take gigabytes"

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, BeforeValidator
 
 from postroad.adapters.rabbitmq import topology
-from postroad.adapters.rabbitmq.management import Management, Vhost
+from postroad.adapters.rabbitmq.management import Management, Vhost, listed
 from postroad.adapters.rabbitmq.topology import DELAYS, DeclaredExchange, Topology
 from postroad.domain.queues.broker_users import QueueUser
 from postroad.domain.queues.names import QueueName
@@ -76,8 +76,8 @@ class RabbitMQQueueUsers:
 
     async def made_for(self, token: str) -> Collection[QueueUser]:
         async with self._as_administrator() as api:
-            listed = await api.find(list[BrokerUser], "users") or []
-        users = (QueueUser.parse(each.name) for each in listed)
+            found = await api.find(listed(BrokerUser), "users") or []
+        users = (QueueUser.parse(each.name) for each in found)
         return [each for each in users if each is not None and each.token == token]
 
     async def has_rights(self, user: QueueUser) -> bool | None:
@@ -115,7 +115,7 @@ class RabbitMQQueueUsers:
 
     async def _given(self, api: Management, name: str, which: str) -> list[Permission]:
         """Return what a user is permitted in all vhosts."""
-        return await api.find(list[Permission], f"users/{name}/{which}") or []
+        return await api.find(listed(Permission), f"users/{name}/{which}") or []
 
     @asynccontextmanager
     async def _as_administrator(self) -> AsyncIterator[Management]:
