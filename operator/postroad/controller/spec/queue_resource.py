@@ -63,11 +63,6 @@ class Queue:
         """Namespace of its QueueCluster."""
         return self.spec.cluster_ref.namespace or self.name.namespace
 
-    @property
-    def is_erased_with_its_resource(self) -> bool:
-        """True if its deletion erases its mail. That of a paused one changes nothing."""
-        return self.spec.deletion_policy == "Delete" and not self.spec.paused
-
     def with_workers(self, replicas: int) -> Queue:
         """Return the queue with another number of workers, where it declares workers."""
         workers = self.spec.workers and self.spec.workers.model_copy(update={"replicas": replicas})
