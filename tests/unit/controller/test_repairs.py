@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +13,7 @@ from postroad.adapters.cassandra import schema
 from postroad.controller.cluster.health import MAIL_TABLES, lost_tables, undone_alterations
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.domain.queues.names import QueueName
-from postroad.errors import ViewRefused
+from postroad.errors import KubernetesUnavailable, ViewRefused
 from postroad.ports.view import SchemaChanges
 from support import resources
 from support.memory.fault_injection import Step
@@ -196,3 +197,24 @@ async def test_where_events_of_a_stream_wait_is_declared_at_every_reconcile(worl
         world.memory.streams.clear()
         await world.queue()
         assert world.memory.streams == {f"{NAMESPACE}.outgoing": {"audit"}}
+
+
+async def test_no_work_on_a_server_goes_on_beside_the_next_reconcile(world: World) -> None:
+    """The API server does not answer while the bucket is made, which takes its time."""
+    await world.cluster()
+    begun, ended = 0, 0
+
+    async def before(step: Step) -> None:
+        nonlocal begun, ended
+        if step.server == "broker" and step.operation == "declare":
+            raise KubernetesUnavailable("etcdserver: request timed out")
+        if step.server == "blobs":
+            begun += 1
+            await asyncio.sleep(0.01)
+            ended += 1
+
+    world.faults.before = before
+    with pytest.raises(KubernetesUnavailable):
+        await world.queue()
+
+    assert begun == ended > 0

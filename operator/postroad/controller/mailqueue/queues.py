@@ -118,11 +118,18 @@ class QueueServers:
         claimed, _ = await _ask(condition.BROKER_READY, away, self._claim(plan.broker), None)
         if claimed.reason == CONFLICT:
             return _not_taken(claimed, Report())
-        (broker, users), (blobs, _), (view, has_rows) = await asyncio.gather(
-            _ask(condition.BROKER_READY, away, self._declare(plan.broker, claimed), UserChanges()),
-            _ask(condition.BLOBS_READY, plan.bucket.away, self._make_bucket(plan.bucket), None),
-            _ask(condition.VIEW_READY, view_away, self._make_tables(plan.view), False),
+        declare, make = self._declare(plan.broker, claimed), self._make_bucket(plan.bucket)
+        look = self._make_tables(plan.view)
+        asks = (
+            asyncio.create_task(_ask(condition.BROKER_READY, away, declare, UserChanges())),
+            asyncio.create_task(_ask(condition.BLOBS_READY, plan.bucket.away, make, None)),
+            asyncio.create_task(_ask(condition.VIEW_READY, view_away, look, False)),
         )
+        # All of them end before an error does: else they go on beside the next reconcile.
+        await asyncio.gather(*asks, return_exceptions=True)
+        broker, users = asks[0].result()
+        blobs, _ = asks[1].result()
+        view, has_rows = asks[2].result()
         changes = Report(repairs=users.repairs, switches=users.switches)
         if blobs.reason == CONFLICT:
             return _not_taken(blobs, changes)
