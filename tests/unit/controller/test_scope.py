@@ -135,13 +135,13 @@ def test_a_version_changes_with_the_facts_of_a_namespace() -> None:
 
 def test_a_cluster_is_checked_again_for_its_users_its_spec_and_the_time() -> None:
     (user,) = as_user(resource()).values()
-    last = LastCheck(NOW, 1, frozenset({user}), upgrade=(False, False))
+    last = LastCheck(NOW, 1, frozenset({user}), upgrade=(False, False, False))
     changed = user._replace(state=("u", 2, None, False))
 
     assert last.is_current(replace(last, at=NOW + EVERY / 2), EVERY)
     assert not last.is_current(replace(last, generation=2), EVERY)
     assert not last.is_current(replace(last, users=frozenset({changed})), EVERY)
-    for upgrade in (True, True), (True, False), (False, True):
+    for upgrade in (True, True, False), (False, True, False), (False, False, True):
         assert not last.is_current(replace(last, upgrade=upgrade), EVERY)
     assert not last.is_current(replace(last, at=NOW + EVERY), EVERY)
 

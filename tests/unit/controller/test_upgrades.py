@@ -14,6 +14,7 @@ from postroad.controller.kubernetes.api import (
     MAIL_QUEUE,
     POD,
     QUEUE_CLUSTER,
+    SECRET,
     Key,
 )
 from postroad.controller.pods import manifests
@@ -24,7 +25,7 @@ from support.deployments import EXCEEDED
 from support.manual_loop import move, run
 from support.memory.fault_injection import Step
 from support.memory.kubernetes.world import ObjectPlace
-from support.resources import intake, mail_queue, queue_cluster, secrets, workers
+from support.resources import intake, mail_queue, queue_cluster, secret, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 QUEUES = 6
@@ -155,6 +156,43 @@ def test_a_cluster_is_not_up_to_date_while_the_last_queues_roll() -> None:
             assert images(third) == {"postroad:3": QUEUES}
             assert up_to_date(third)["status"] == "True"
             assert "upgrade" not in third.found(QUEUE_CLUSTER, "main")["status"]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_pods_that_cannot_be_compared_are_not_known_to_be_up_to_date(paused: bool) -> None:
+    """Those of a paused queue are left as they are on purpose."""
+    login = {"secretRef": {"name": "relay"}}
+    relay = {"host": "sink", "port": 2525, "tls": {"mode": "Required"}, "login": login}
+    spec = {"workers": {"replicas": 2, "handler": {"relay": relay}}}
+
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await first.create(secret(NAMESPACE, "relay", {"username": "u", "password": "p"}))
+            await declare(first, QUEUES)
+            await first.create(mail_queue(NAMESPACE, "without-login", **spec))
+            await move(30)
+            assert images(first) == {OLD: QUEUES + 1}
+            await first.delete(SECRET, "relay")
+            if paused:
+                await first.change({"paused": True}, "without-login")
+                await move(10)
+        async with upgraded(first) as second:
+            await move(150)
+            assert images(second) == {NEW: QUEUES, OLD: 1}
+            condition = up_to_date(second)
+            if paused:
+                assert condition["status"] == "True"
+                return
+            assert (condition["status"], condition["reason"]) == ("Unknown", "NotAllKnown")
+            assert condition["message"].endswith("the pods of mail/without-login")
+            assert second.condition("Ready", QUEUE_CLUSTER, "main")["status"] == "True"
+
+            await second.create(secret(NAMESPACE, "relay", {"username": "u", "password": "p"}))
+            await move(400)
+            assert images(second) == {NEW: QUEUES + 1}
+            assert up_to_date(second)["status"] == "True"
 
     run(scene())
 

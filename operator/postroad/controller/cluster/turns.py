@@ -23,13 +23,14 @@ from postroad.ports.kubernetes import Object
 @dataclass(frozen=True, slots=True)
 class LastCheck:
     """The last check of all about a QueueCluster: when it was, and what it saw. `upgrade`: whether
-    MailQueues wait for the replacement of their pods, and whether pods are being replaced.
+    MailQueues wait for the replacement of their pods, whether pods are being replaced, and whether
+    that is not known of some.
     `adopted`: the claim that it may take over. `children`: its console."""
 
     at: timedelta
     generation: int
     users: frozenset[reads.User]
-    upgrade: tuple[bool, bool]
+    upgrade: tuple[bool, ...]
     adopted: str = ""
     children: frozenset[reads.ChildVersion] = frozenset()
 
@@ -95,7 +96,7 @@ class ClusterTurns:
             self._woken(each)
         uid, users, at = metadata["uid"], self._indexes.users_of(key), self._clock.elapsed()
         progress, adopted = self._upgrades.progress(key), adopted_by(found)
-        upgrade = bool(progress.waiting), bool(progress.rolling)
+        upgrade = bool(progress.waiting), bool(progress.rolling), bool(progress.unknown)
         children = self._indexes.children_of(key)
         now = LastCheck(at, metadata["generation"], users, upgrade, adopted, children)
         last = self._checked.get(uid)

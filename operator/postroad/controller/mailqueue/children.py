@@ -203,9 +203,11 @@ class QueueChildren:
         self._upgrades = upgrades
         self._answers = ApplyResponses(clock)
 
-    def leave(self, queue: Key) -> None:
-        """Give up the place of a MailQueue whose pods are not to be replaced. Idempotent."""
+    def leave(self, queue: Key, *, on_purpose: bool = False) -> None:
+        """Give up the place of a MailQueue whose pods are not replaced: on purpose, or because
+        what they are to be is not known. Idempotent."""
         self._upgrades.end(queue)
+        self._upgrades.note(queue, compared=on_purpose)
 
     async def observe(self, plan: WorkloadsPlan, before: Mapping[str, Any]) -> Report:
         """Return how many pods a paused MailQueue has, which end and begin without the operator.
@@ -236,6 +238,8 @@ class QueueChildren:
             return pending_report(queue.spec)
         parts = await self._apply(plan, expected, may_upgrade=may_upgrade)
         now = {place: each for part in parts for place, each in part.now.items()}
+        is_known = not any(each.failed for each in parts if each.component != PIPELINE)
+        self._upgrades.note(queue.key, compared=is_known)
         if any(each.waits for each in parts):
             self._upgrades.wait(plan.cluster, queue.key)
         elif not any(kind in _WORKLOADS and is_rolling(now[kind, of]) for kind, of in now):

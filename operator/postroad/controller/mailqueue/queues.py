@@ -68,12 +68,15 @@ from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.configuration.documents import effective_document
 from postroad.domain.configuration.history import MAX_READ_LEASE
 from postroad.domain.queues.names import QueueName
-from postroad.errors import HistoryTooNew, KubernetesError, ServerError
+from postroad.errors import ClusterNotAllowed, HistoryTooNew, KubernetesError, ServerError
 from postroad.ports.blobs import OBJECTS_EXPIRE
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Object
 
 Facts = TypeVar("Facts")
+
+NOT_ALLOWED = ClusterNotAllowed.__name__
+"""The reason of a MailQueue that is none of its QueueCluster's."""
 
 OPERATOR = "operator"
 """The operator's name in events of the configuration history."""
@@ -327,7 +330,8 @@ class Queues:
         facts = await self._reader.read(found)
         due = decide(found, facts.seen, last, now, self._interval)
         if due.scope is Scope.PAUSED or facts.plan is None:
-            self._children.leave(key_of(found))
+            is_left = due.scope is Scope.PAUSED or facts.finding.reason == NOT_ALLOWED
+            self._children.leave(key_of(found), on_purpose=is_left)
         found, report = await self._reported(facts, due)
         if not released.finding.is_good:
             report += Report([released.finding])

@@ -6,7 +6,7 @@ places of its QueueCluster. The mark at its Deployments shows the grant to the n
 Source: ADR 0043."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,7 +15,7 @@ from typing import Any
 from postroad.controller.kubernetes.api import INSTANCE, POD, UPGRADED, WORKLOADS, Key
 from postroad.controller.kubernetes.drift import hash_in
 from postroad.controller.reads import Indexes, place_for
-from postroad.controller.status.conditions import UP_TO_DATE, Finding, advice, good
+from postroad.controller.status.conditions import UP_TO_DATE, Finding, Truth, advice, good
 from postroad.errors import KubernetesError
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
@@ -30,13 +30,14 @@ PROGRESS_DEADLINE = timedelta(minutes=10)
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Number of MailQueues of a QueueCluster that wait for the replacement of their pods, which
-    ones have a place, which of these have new pods that do not get ready, and which ones lost
-    their place, with the reasons."""
+    ones have a place, which of these have new pods that do not get ready, which ones lost their
+    place, with the reasons, and of which it is not known whether their pods are to be replaced."""
 
     waiting: int
     rolling: Sequence[Key]
     failing: Sequence[Key] = ()
     lapsed: Mapping[Key, str] = field(default_factory=dict)
+    unknown: Sequence[Key] = ()
 
     @property
     def is_over(self) -> bool:
@@ -59,6 +60,9 @@ class Progress:
             short = {each: f" ({why})" for each, why in self.lapsed.items()}
             held = "pods cannot be replaced, which blocks no others"
             parts.append(f"{held}: {named(short, short)}")
+        if not parts and self.unknown:
+            message = f"not compared with this operator's are the pods of {named(self.unknown)}"
+            return Finding(UP_TO_DATE, Truth.UNKNOWN, "NotAllKnown", message, advisory=True)
         if not parts:
             return good(UP_TO_DATE, "no MailQueue has pods that this operator is to replace")
         reason = "UpgradeBlocked" if self.failing or self.lapsed else "UpgradeRolls"
@@ -93,6 +97,11 @@ class Upgrades:
         """QueueClusters by MailQueue; of those that lost their places, with the reason."""
         self._since: dict[Key, timedelta] = {}
         self._failing: set[Key] = set()
+        self._compared: set[Key] = set()
+
+    def note(self, queue: Key, *, compared: bool) -> None:
+        """Record whether this process knows if the pods of a MailQueue are to be replaced."""
+        (self._compared.add if compared else self._compared.discard)(queue)
 
     def wait(self, cluster: Key, queue: Key) -> None:
         """Let a MailQueue wait until it may replace its pods."""
@@ -130,7 +139,14 @@ class Upgrades:
             sorted(rolling),
             sorted(rolling & self._failing),
             {each: why for each, (of, why) in self._lapsed.items() if of == cluster},
+            sorted(self._unknown(cluster)),
         )
+
+    def _unknown(self, cluster: Key) -> Iterator[Key]:
+        """Yield the MailQueues with pods that this process has not compared."""
+        for user in self._indexes.users_of(cluster):
+            if user.key not in self._compared and any(True for _ in self._deployments(user.key)):
+                yield user.key
 
     def _waiting_at(self, cluster: Key) -> list[Key]:
         return [each for each, of in self._waiting.items() if of == cluster]

@@ -345,6 +345,7 @@ class Controller:
         self._turns.forget(gone)
         self._last.pop(key, None)
         self._upgrades.end(key)
+        self._upgrades.note(key, compared=False)
         self._wake_waiting(key)
         if uid is None:
             self.causes.forget(key)
