@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -12,6 +13,7 @@ from aiohttp import web
 from postroad.adapters.clocks import MachineClock
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import DEPLOYMENT, LEASE, MAIL_QUEUE
+from postroad.controller.run import program
 from postroad.controller.run.causes import lease_name
 from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.errors import LeadershipLost
@@ -100,6 +102,30 @@ async def test_the_second_operator_is_ready_and_does_nothing_until_the_first_end
     assert lease
     assert lease["spec"]["holderIdentity"] == ""
     assert lease["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_check_of_rights_that_fails_unexpectedly_is_made_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    check, failed = program.missing_rights, False
+
+    async def fail_once(*of: Any) -> tuple[str, ...]:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise TypeError("an answer of another shape")
+        return await check(*of)
+
+    monkeypatch.setattr(program, "missing_rights", fail_once)
+    monkeypatch.setattr(program, "MISSING_RIGHTS_INTERVAL", timedelta(milliseconds=10))
+    api = ApiServer(access_to(served[0]), "user")
+    operator = Running(api, "mail")
+    operator.begin()
+    await until(lambda: operator.obstacle() == "")
+    await operator.stop()
+    await api.close()
+
+    assert "the operator's rights were not checked" in caplog.text
 
 
 async def test_an_operator_that_lost_its_lease_ends_without_a_write(

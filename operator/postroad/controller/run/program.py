@@ -36,6 +36,7 @@ from postroad.controller.kubernetes.api import (
     MAIL_QUEUE_TASK,
     QUEUE_CLUSTER,
     VERSION,
+    log_unexpected,
 )
 from postroad.controller.reads import OWN, WATCHED
 from postroad.controller.run.causes import follow, lease_name
@@ -312,6 +313,10 @@ class Program:
                 _log.warning("the operator's rights cannot be checked", error=str(error))
                 missing = ()
             except KubernetesError:
+                await clock.sleep(MISSING_RIGHTS_INTERVAL)
+                continue
+            except Exception:  # which must not leave the readiness as it is for ever
+                log_unexpected("the operator's rights were not checked")
                 await clock.sleep(MISSING_RIGHTS_INTERVAL)
                 continue
             if missing and missing != self._missing_rights:
