@@ -104,6 +104,13 @@ def test_manifests_without_a_mail_queue_are_an_error(folder: Path, text: str) ->
     assert plan(text).exit_code in (1, 2)
 
 
+@pytest.mark.parametrize("metadata", ["x", "{}", "{name: [1]}", "{name: a, namespace: 7}"])
+def test_a_mail_queue_without_a_name_is_an_error(folder: Path, metadata: str) -> None:
+    text = f"apiVersion: postroad.dev/v1beta1\nkind: MailQueue\nmetadata: {metadata}\n"
+    result = plan(text, "---", "{kind: List, items: [1, {metadata: x}]}", "---", "{kind: List}")
+    assert "a MailQueue in the manifests has no name" in result.output
+
+
 def test_a_mail_queue_in_a_list_is_planned_too(folder: Path) -> None:
     inner = json.dumps(
         {

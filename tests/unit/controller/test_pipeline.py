@@ -92,8 +92,16 @@ def pod_of(cron_job: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], di
     return pod, container, {each["name"]: each.get("value", "") for each in container["env"]}
 
 
+def as_kubernetes(value: str) -> str:
+    """Return what a container gets for a value of its spec, without a variable to replace."""
+    left = value.replace("$$", "")
+    assert "$(" not in left
+    return value.replace("$$", "$")
+
+
 def test_a_run_has_the_catalog_as_a_document_and_its_login_as_files() -> None:
-    given = {"type": "JDBC", "uri": "jdbc:postgresql://db/lakes", "namespace": "a"}
+    given: dict[str, Any] = {"type": "JDBC", "uri": "jdbc:postgresql://db/lakes", "namespace": "a"}
+    given["properties"] = {"jdbc.options": "$(HOME)"}  # not the pod's
     login = {"secretRef": {"name": "catalog"}}
 
     found = children(
@@ -103,6 +111,7 @@ def test_a_run_has_the_catalog_as_a_document_and_its_login_as_files() -> None:
     pod, container, variables = pod_of(found["CronJob", "out-archive"])
     mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
     (volume,) = (each for each in pod["volumes"] if each["name"] == "catalog")
+    variables["POSTROAD_PIPELINE_CATALOG"] = as_kubernetes(variables["POSTROAD_PIPELINE_CATALOG"])
     read = read_catalog(from_environment(variables).pipeline.catalog)
     assert read == LakeCatalog.model_validate(given | {"login": {"folder": mounted["catalog"]}})
     assert volume["secret"]["secretName"] == "catalog"

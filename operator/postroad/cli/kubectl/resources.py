@@ -39,17 +39,19 @@ def mail_queues(manifests: tuple[BinaryIO, ...]) -> Iterator[Resource]:
             raise InvalidInput(f"{file.name} is not YAML: {error}") from error
         for document in documents:
             items = document.get("items") if document.get("kind") == "List" else [document]
-            for item in items or ():
-                if (item.get("apiVersion"), item.get("kind")) == (API_VERSION, MAIL_QUEUE.name):
+            for item in items if isinstance(items, list) else ():
+                found = _mapping(item)
+                if (found.get("apiVersion"), found.get("kind")) == (API_VERSION, MAIL_QUEUE.name):
                     yield item
 
 
 def queue_of(resource: Resource, kubectl: Kubectl) -> QueueName:
     """Return the name of a resource's queue. Raises: InvalidInput."""
-    metadata = resource.get("metadata") or {}
-    if not metadata.get("name"):
-        raise InvalidInput("a MailQueue in the manifests has no name")
-    return QueueName(metadata.get("namespace") or kubectl.default_namespace(), metadata["name"])
+    metadata = _mapping(resource.get("metadata"))
+    name, namespace = metadata.get("name"), metadata.get("namespace")
+    if not isinstance(name, str) or not isinstance(namespace, str | None):
+        raise InvalidInput("a MailQueue in the manifests has no name, or one that is no text")
+    return QueueName(namespace or kubectl.default_namespace(), name)
 
 
 def specification_after(manifest: Resource, stored: Resource | None) -> Mapping[str, Any]:

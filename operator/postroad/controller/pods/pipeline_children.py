@@ -18,6 +18,7 @@ from postroad.controller.pods.pods import (
     job_spec,
     placed,
     server_files,
+    verbatim,
 )
 from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.pipeline import ADDRESS_KEY, OF_THE_SERVERS, Pipeline
@@ -165,7 +166,7 @@ def _driver(
     if spec.catalog is not None:
         document = spec.catalog.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         found = with_files(document, lambda _: _CATALOG)
-        environment["PIPELINE_CATALOG"] = json.dumps(found, sort_keys=True)
+        environment["PIPELINE_CATALOG"] = verbatim(json.dumps(found, sort_keys=True))
         if spec.catalog_secret is not None:
             mounts.append({"name": "catalog", "mountPath": _CATALOG, "readOnly": True})
     fields = {}

@@ -332,6 +332,12 @@ def command_pod(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
 
 
+def verbatim(value: str) -> str:
+    """Return a variable's value that Kubernetes leaves as it was: it replaces $(NAME), and takes $$
+    for $."""
+    return value.replace("$", "$$")
+
+
 def command_container(container: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same of a container."""
     return {name: container[name] for name in _OF_THE_CONTAINER if name in container}

@@ -23,6 +23,7 @@ from postroad.controller.pods.pods import (
     job_spec,
     placed,
     pod_template,
+    verbatim,
 )
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.mailqueue import Workers
@@ -110,8 +111,7 @@ def _of_the_queue(task: Task, queue: Queue, context: PodContext) -> dict[str, An
     }
     if (selector := _selector(task)) is not None:
         text = json.dumps(selector_value(selector), sort_keys=True)
-        # Kubernetes replaces $(NAME) in values, and takes $$ for $.
-        value = {"name": "POSTROAD_TASK_SELECTOR", "value": text.replace("$", "$$")}
+        value = {"name": "POSTROAD_TASK_SELECTOR", "value": verbatim(text)}
         container["env"] = [*container["env"], value]
     if task.spec.schedule is not None:
         label = {"fieldRef": {"fieldPath": f"metadata.labels['{JOB_OF_POD}']"}}
