@@ -341,18 +341,29 @@ class Wakening:
         self._woken = woken
         self._failed: dict[str, timedelta] = {}
         """Uids of the MailQueues for which a broker failed, and when it did so last."""
+        self._asking: set[int] = set()
+        """Brokers that are being asked."""
 
     async def run(self) -> None:
-        """Ask until cancelled."""
-        while True:
-            await self._clock.sleep(PROBE)
-            plans = list(self._autoscalers.at_zero())
-            there = {plan.queue.uid for plan in plans}
-            self._failed = {uid: at for uid, at in self._failed.items() if uid in there}
-            asked: dict[int, list[ViewPlan]] = defaultdict(list)
-            for plan in plans:
-                asked[id(plan.place.servers)].append(plan)
-            await asyncio.gather(*map(self._ask_all, asked.values()))
+        """Ask until cancelled. A broker that is still being asked holds up no other one."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._clock.sleep(PROBE)
+                plans = list(self._autoscalers.at_zero())
+                there = {plan.queue.uid for plan in plans}
+                self._failed = {uid: at for uid, at in self._failed.items() if uid in there}
+                asked: dict[int, list[ViewPlan]] = defaultdict(list)
+                for plan in plans:
+                    asked[id(plan.place.servers)].append(plan)
+                for broker in asked.keys() - self._asking:
+                    self._asking.add(broker)
+                    group.create_task(self._ask_in_turn(broker, asked[broker]))
+
+    async def _ask_in_turn(self, broker: int, plans: Sequence[ViewPlan]) -> None:
+        try:
+            await self._ask_all(plans)
+        finally:
+            self._asking.discard(broker)
 
     async def _ask_all(self, plans: Sequence[ViewPlan]) -> None:
         """Ask one broker, last about those MailQueues for which it failed last."""
