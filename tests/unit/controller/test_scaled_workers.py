@@ -13,12 +13,13 @@ from contract.queue_harness import plain_mail
 from postroad.adapters.memory.broker import BrokerQueues, MemoryBroker
 from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers
 from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.mailqueue.queues import Queues
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName
 from postroad.domain.queues.selection import Selector
-from postroad.errors import BrokerUnavailable
+from postroad.errors import BrokerUnavailable, KubernetesUnavailable
 from support.deployments import scale
 from support.manual_loop import move, run
 from support.memory.clock import SeededRandomness
@@ -108,6 +109,33 @@ def test_from_nothing_to_the_bound_and_back_and_the_spec_stays() -> None:
             assert status(operator)["reason"] == "EnoughWorkers"
             assert operator.found()["metadata"]["generation"] == generation
             assert operator.condition("WorkersReady")["status"] == "True"
+
+    run(scene())
+
+
+def test_a_change_is_an_event_though_a_reconcile_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    carry_out, failures = Queues._reported, 0
+
+    async def fail_twice(queues: Queues, *of: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures <= 2:
+            raise KubernetesUnavailable("etcdserver: request timed out")
+        return await carry_out(queues, *of)
+
+    async def scene() -> None:
+        async with declared() as operator:
+            monkeypatch.setattr(Queues, "_reported", fail_twice)
+            queue = mail_queue(operator)
+            for number in range(20):
+                await queue.enqueue(plain_mail(str(number)))
+            await move(A_COUNT)
+            assert failures > 2
+            assert replicas(operator) == 2
+            notes = [each["note"] for each in operator.events("Scaled")]
+            assert [each.split(":")[0] for each in notes] == ["from 0 to 2 workers"]
 
     run(scene())
 

@@ -221,14 +221,12 @@ def plan_of(
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
     """Facts that a reconcile read of a MailQueue. `plan`: what it needs; None where it has no spec
-    or no QueueCluster that it can use, and `finding` then is why; `scaled`: a change that
-    autoscaling made since the last one, as a sentence for an Event."""
+    or no QueueCluster that it can use, and `finding` then is why."""
 
     found: Object
     seen: SeenFacts
     plan: QueuePlan | None
     finding: Finding
-    scaled: str | None = None
 
 
 class FactsReader:
@@ -271,8 +269,12 @@ class FactsReader:
             queue = queue if decided is None else queue.with_workers(decided.size)
             plan = plan_of(queue, cluster, found.get("status") or {}, scaling)
             self._autoscalers.keep(plan.view)
-        scaled = self._autoscalers.announcement(found["metadata"]["uid"])
-        return QueueFacts(found, seen, plan, attempted.finding, scaled)
+        return QueueFacts(found, seen, plan, attempted.finding)
+
+    def scaled(self, found: Object) -> str | None:
+        """Return a change that autoscaling made since the last one, once: as a sentence for an
+        Event."""
+        return self._autoscalers.announcement(found["metadata"]["uid"])
 
     async def _scaled(self, found: Object, queue: Queue) -> tuple[Decided | None, timedelta | None]:
         """Return what autoscaling decided, and the time where another autoscaler decides: about a

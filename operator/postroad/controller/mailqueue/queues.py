@@ -337,7 +337,8 @@ class Queues:
             report += Report([released.finding])
         done = [Announcement(WARNING, "Repaired", each) for each in report.repairs]
         done += [Announcement(NORMAL, "UserSwitched", each) for each in report.switches]
-        done += [Announcement(NORMAL, "Scaled", facts.scaled)] if facts.scaled else []
+        if scaled := self._reader.scaled(found):
+            done.append(Announcement(NORMAL, "Scaled", scaled))
         await self._status_writer.announce(found, done)
         written = await self._write(found, report)
         seen = with_applied(facts.seen, report.applied)
