@@ -2,12 +2,15 @@
 
 While a request is under way, those with the same key wait and then share the next one, as in a
 database's group commit. A lone request is sent at once; the more requests are in flight, the more
-one carries, so a busy server gets fewer. Source: ADR 0012."""
+one carries, so a busy server gets fewer. Source: ADR 0012.
+
+Tasks that work beside each other end together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -121,6 +124,23 @@ class Shared(Generic[R]):
             self._attempt = None
         if not attempt.cancelled():
             attempt.exception()  # read here: asyncio logs an error that no caller reads
+
+
+@asynccontextmanager
+async def together() -> AsyncIterator[asyncio.TaskGroup]:
+    """Yield a group of tasks, all of which have ended when the block has: an error of one cancels
+    the others. Raises: that error, not a group; of several one of ours."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        error = _first(group)
+        raise error from error.__cause__
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    found = (group.subgroup(PostroadError) or group).exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
 
 
 class _Request(Generic[V, R]):

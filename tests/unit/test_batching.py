@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.batching import Batcher, Shared
+from postroad.batching import Batcher, Shared, together
 from postroad.errors import ViewRefused, ViewUnavailable
 
 SOON = 20
@@ -196,3 +196,32 @@ async def test_a_caller_behind_the_end_of_an_attempt_gets_another_one() -> None:
 
     assert (await first, await second) == (0, 1)
     await shared.end()
+
+
+@pytest.mark.parametrize("errors", [[ViewUnavailable], [KeyError, ViewUnavailable]])
+async def test_tasks_together_have_ended_and_the_error_is_the_tasks_own(
+    errors: list[type[Exception]],
+) -> None:
+    ended: list[str] = []
+
+    async def fail(error: type[Exception]) -> None:
+        raise error from OSError()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(SOON)
+        finally:
+            await asyncio.sleep(0)
+            ended.append("work")
+
+    async def scene() -> None:
+        async with together() as tasks:
+            tasks.create_task(work())
+            await asyncio.sleep(0)
+            for each in errors:
+                tasks.create_task(fail(each))
+
+    with pytest.raises(ViewUnavailable) as raised:
+        await scene()
+    assert ended == ["work"]
+    assert isinstance(raised.value.__cause__, OSError)

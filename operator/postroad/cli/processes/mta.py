@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from postroad.batching import together
 from postroad.bootstrap.targets import DeliveryTarget
 from postroad.cli.options import queue_option
 from postroad.cli.processes import intake, worker
@@ -16,7 +16,7 @@ from postroad.cli.processes.event_loop import within_descriptors
 from postroad.cli.processes.events import events_of
 from postroad.cli.processes.long_running import process, run
 from postroad.domain.values.networks import Networks
-from postroad.errors import InvalidSettings, PostroadError
+from postroad.errors import InvalidSettings
 from postroad.settings import Settings, from_environment
 
 if TYPE_CHECKING:
@@ -90,14 +90,10 @@ async def _serve(
         events_of(this, () if delivery is None else delivery.current.settings.events)
         if delivery is not None:
             this.suppression = delivery.current.settings.suppression_rules()
-        try:
-            async with asyncio.TaskGroup() as halves:
-                halves.create_task(
-                    intake.receive_in_children(this, settings, url, listeners, receivers)
-                    if receivers
-                    else intake.receive(this, settings, listeners)
-                )
-                halves.create_task(deliver(this, settings, target, delivery))
-        except ExceptionGroup as group:
-            ours = group.subgroup(PostroadError) or group
-            raise ours.exceptions[0] from group
+        async with together() as halves:
+            halves.create_task(
+                intake.receive_in_children(this, settings, url, listeners, receivers)
+                if receivers
+                else intake.receive(this, settings, listeners)
+            )
+            halves.create_task(deliver(this, settings, target, delivery))

@@ -10,11 +10,12 @@ from typing import cast
 from urllib.parse import quote, urlsplit
 
 from postroad.adapters.clocks import MachineClock, SystemRandomness
+from postroad.batching import together
 from postroad.bootstrap import lock_of
 from postroad.cli.processes import events, long_running
 from postroad.cli.processes.long_running import INTAKE_MAINTENANCE_INTERVAL
 from postroad.domain.queues.names import QueueName
-from postroad.errors import InvalidSettings, PostroadError, StoreInUse
+from postroad.errors import InvalidSettings, StoreInUse
 from postroad.intake.outbox.forwarder import Forwarder
 from postroad.intake.outbox.outbox import Outbox, QueueBehind
 from postroad.intake_settings.outbox import FileOutbox, OutboxUse
@@ -78,12 +79,9 @@ async def _run(
 ) -> None:
     """Forward until cancelled, from the moment when the queue is open. Raises: permanent errors of
     `open_queue`; the error that stopped the store."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(forwarder.run())
-            tasks.create_task(_open(this, settings, url, outbox, create=create))
-    except ExceptionGroup as group:
-        raise _first(group) from group
+    async with together() as tasks:
+        tasks.create_task(forwarder.run())
+        tasks.create_task(_open(this, settings, url, outbox, create=create))
 
 
 async def _open(
@@ -97,8 +95,3 @@ async def _open(
         await long_running.run_maintenance(
             queue, MachineClock(), SystemRandomness(), INTAKE_MAINTENANCE_INTERVAL
         )
-
-
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    found = (group.subgroup(PostroadError) or group).exceptions[0]
-    return _first(found) if isinstance(found, ExceptionGroup) else found
