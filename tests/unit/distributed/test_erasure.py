@@ -289,3 +289,19 @@ async def test_a_mail_of_a_clock_that_is_ahead_is_erased(scene: Scene) -> None:
     await erase(scene)
 
     assert await scene.census(NAME) == NOTHING
+
+
+async def test_no_part_is_erased_any_more_behind_an_unexpected_error(scene: Scene) -> None:
+    async def before(step: Step) -> None:
+        await asyncio.sleep(0)
+        if step.server == "broker":
+            raise RuntimeError
+
+    scene.faults.before = before
+    with pytest.raises(RuntimeError):
+        await scene.erasure().proceed((), STEP)
+
+    steps = len(scene.faults.steps)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(scene.faults.steps) == steps

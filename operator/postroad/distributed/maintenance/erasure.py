@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from postroad.batching import together
 from postroad.distributed.engine.ownership import check_erasable
 from postroad.distributed.entries.live_slices import TOGETHER, slices_under
 from postroad.domain.configuration.history import GRACE, versions
@@ -112,9 +113,10 @@ class Erasure:
         server; return what became of them. Errors are results."""
         until = self._clock.elapsed() + duration
         first = [each for each in Part if each not in (*done, Part.HISTORY)]
-        steps = await asyncio.gather(*(self._proceed(each, until) for each in first))
-        found = dict(zip(first, steps, strict=True))
-        if all(each.is_done for each in steps) and Part.HISTORY not in done:
+        async with together() as tasks:  # none goes on beside its repetition
+            steps = {each: tasks.create_task(self._proceed(each, until)) for each in first}
+        found = {part: step.result() for part, step in steps.items()}
+        if all(each.is_done for each in found.values()) and Part.HISTORY not in done:
             found[Part.HISTORY] = await self._proceed(Part.HISTORY, until)
         return found
 
