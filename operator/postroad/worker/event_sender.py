@@ -4,7 +4,6 @@ A sink that is down gets one round of requests after ever longer pauses. What wa
 is down or slow is bounded: beyond that the oldest events are dropped, counted and logged.
 Source: ADR 0089."""
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import NamedTuple
 
+from postroad.batching import together
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.events import (
@@ -166,7 +166,9 @@ class EventSender:
                     taken += 1
                     await self._end(event, "sent")
 
-        await asyncio.gather(*(work() for _ in range(min(MAX_AT_ONCE, len(waiting)))))
+        async with together() as tasks:  # else an event could be under way beside its repetition
+            for _ in range(min(MAX_AT_ONCE, len(waiting))):
+                tasks.create_task(work())
         self._note(failed)
         left = [each for each in events if each.event_id not in ended]
         return await self._without_hopeless(left, failed) if taken and failed else left

@@ -315,3 +315,43 @@ async def test_a_spool_that_is_away_is_asked_again() -> None:
     spool, sink = Away([event(1)]), ListSink()
     async with sending(spool, sink):
         await until(lambda: sink.taken == ["1.0"])
+
+
+async def test_no_event_is_sent_beside_itself_where_the_spool_fails_at_the_end_of_another() -> None:
+    from postroad.errors import BrokerUnavailable
+
+    class Lost(ListSpool):
+        failures = 1
+
+        def _done(self, body: bytes) -> Callable[[], asyncio.Future[None]]:
+            async def done() -> None:
+                if self.failures:
+                    self.failures -= 1
+                    raise BrokerUnavailable("away")
+                self.left.remove(body)
+
+            return done  # type: ignore[return-value]
+
+    class Slow(ListSink):
+        def __init__(self) -> None:
+            super().__init__()
+            self.answers, self.under_way = asyncio.Event(), list[str]()
+            self.twice: list[str] = []
+
+        async def send(self, event_id: str, body: bytes) -> SinkReply:
+            if event_id in self.under_way:
+                self.twice.append(event_id)
+            self.under_way.append(event_id)
+            try:
+                if event_id != "1.0":
+                    await self.answers.wait()
+                return await super().send(event_id, body)
+            finally:
+                self.under_way.remove(event_id)
+
+    spool, sink = Lost([event(1), event(2)]), Slow()
+    async with sending(spool, sink):
+        await until(lambda: sink.taken.count("1.0") == 2)
+        sink.answers.set()
+        await until(lambda: not spool.left)
+    assert sink.twice == []
