@@ -12,18 +12,13 @@ from postroad.cli.kubectl.plugin import RESOURCE, Kubectl, Resource, with_kubect
 from postroad.cli.options import DURATION, json_option, say
 from postroad.cli.tables import Rates, watch
 from postroad.controller.kubernetes.api import GROUP, MAIL_QUEUE, MAIL_QUEUE_TASK
+from postroad.controller.status.conditions import READY, condition_of
 from postroad.domain.configuration.consistency import readable
 
 TASKS = f"{MAIL_QUEUE_TASK.plural}.{GROUP}"
 
 COUNTS = ("size", "delayed", "held", "deadLetters")
 HEAD = ("NAMESPACE", "NAME", "READY", "WORKERS", "SIZE", "DELAYED", "HELD", "DEAD", "CHANGE/S")
-
-
-def condition_of(resource: Resource, which: str) -> Resource:
-    """Return a condition of a resource; an empty one where it has none."""
-    listed = (resource.get("status") or {}).get("conditions") or []
-    return next((each for each in listed if each["type"] == which), {})
 
 
 @click.command()
@@ -49,7 +44,8 @@ def is_over(task: Resource) -> bool:
 
 def status_lines(resource: Resource, tasks: Sequence[Resource]) -> Iterator[str]:
     """Yield the lines about a MailQueue and its tasks that go on."""
-    found, ready = resource.get("status") or {}, condition_of(resource, "Ready")
+    found = resource.get("status") or {}
+    ready = condition_of(found, READY)
     message = ready.get("message", "the operator has not looked at it yet")
     reason = f"{ready['reason']}: " if ready else ""
     yield f"ready      {ready.get('status', 'Unknown')}  {reason}{message}"
@@ -131,7 +127,7 @@ def _numbers_of(resource: Resource) -> dict[str, Any]:
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
-        "ready": condition_of(resource, "Ready").get("status", "Unknown"),
+        "ready": condition_of(found, READY).get("status", "Unknown"),
         **{each: found.get(each) for each in ("workers", *COUNTS)},
     }
 
@@ -143,7 +139,7 @@ def row_of(resource: Resource, rates: Rates) -> tuple[str, ...]:
     workers: dict[str, Any] = found.get("workers") or {}
     return (
         *(metadata["namespace"], metadata["name"]),
-        str(condition_of(resource, "Ready").get("status", "Unknown")),
+        str(condition_of(found, READY).get("status", "Unknown")),
         f"{workers.get('ready', 0)}/{workers.get('desired', 0)}",
         *(str(found.get(each, "-")) for each in COUNTS),
         "-" if size is None else rates.note(metadata["uid"], size),

@@ -33,7 +33,7 @@ from postroad.controller.status.conditions import (
     advice,
     attempt,
     bad,
-    composed,
+    condition_of,
     failed,
     good,
     hash_of_spec,
@@ -86,7 +86,6 @@ class ClusterHealth:
         self._logins = QueueLogins(api, clusters, clock)
         self.answers: dict[str, Mapping[str, bool]] = {}
         """Servers of each QueueCluster that answered when they were last checked."""
-        self._clock = clock
 
     async def keep(self, found: Object) -> Object | None:
         """Record in the status of a QueueCluster that this operator keeps it; return it as it is
@@ -116,11 +115,8 @@ class ClusterHealth:
         if not held.finding.is_good:
             report += Report([held.finding])
         report += self._report_upgrade(found) + reported_pause(found)
-        before: Mapping[str, Any] = found.get("status") or {}
-        generation = found["metadata"]["generation"]
-        after = composed(before, report, generation, self._clock.now())
-        await self._status_writer.write(QUEUE_CLUSTER, found, after)
-        return after
+        written = await self._status_writer.report(QUEUE_CLUSTER, found, report)
+        return written.get("status") or {}
 
     def _report_upgrade(self, found: Object) -> Report:
         metadata = found["metadata"]
@@ -163,15 +159,12 @@ class ClusterHealth:
     async def _report_in_use(self, found: Object, users: Sequence[Object]) -> None:
         listed = named(map(key_of, users))
         message = f"{len(users)} MailQueues with deletionPolicy Delete use this cluster: {listed}"
-        known = (found.get("status") or {}).get("conditions") or []
-        if all(each["reason"] != "InUse" for each in known if each["type"] == condition.READY):
+        ready = condition_of(found.get("status") or {}, condition.READY)
+        if ready.get("reason") != "InUse":
             in_use = Announcement(WARNING, "InUse", message, "Delete")
             await self._status_writer.announce(found, [in_use])
         report = Report([unknown(each, "InUse", message) for each in CONDITIONS.values()])
-        generation = found["metadata"]["generation"]
-        before = found.get("status") or {}
-        after = composed(before, report, generation, self._clock.now())
-        await self._status_writer.write(QUEUE_CLUSTER, found, after)
+        await self._status_writer.report(QUEUE_CLUSTER, found, report)
 
     async def _is_namespace_deleted(self, namespace: str) -> bool:
         found = await self._api.get(NAMESPACE, None, namespace) or {}

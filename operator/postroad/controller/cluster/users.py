@@ -77,8 +77,7 @@ class ClusterUsers:
         """Return the MailQueues that refer to a QueueCluster and that it allows. Others have no
         effect on it, since every user who may create a MailQueue somewhere can refer to it.
         `certain`: also those that no watch has brought yet."""
-        watched = await self._watched(self._certain if certain else self._api)
-        found = referring(watched, Key(QUEUE_CLUSTER.name, namespace, name))
+        found = await self.referring(namespace, name, certain=certain)
         asking = {each["metadata"]["namespace"] for each in found}
         let_in = {each for each in asking if await self._allows(allowed, namespace, each)}
         return [each for each in found if each["metadata"]["namespace"] in let_in]

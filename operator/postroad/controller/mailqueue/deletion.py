@@ -53,7 +53,7 @@ from postroad.controller.status.conditions import (
     Finding,
     Report,
     Truth,
-    composed,
+    condition_of,
     ends_reconcile,
     invalid_fields,
 )
@@ -330,10 +330,8 @@ class Deletion:
                 raise
         if waits >= UNLISTED:
             return True
-        known = (found.get("status") or {}).get("conditions") or []
-        since = [each["lastTransitionTime"] for each in known if each["type"] == LISTED]
-        ends = datetime.fromisoformat(since[0]) + UNLISTED if since else None
-        return ends is not None and ends <= self._clock.now()
+        since = condition_of(found.get("status") or {}, LISTED).get("lastTransitionTime")
+        return since is not None and (datetime.fromisoformat(since) + UNLISTED <= self._clock.now())
 
     async def _report(
         self,
@@ -346,16 +344,13 @@ class Deletion:
         also: Sequence[Finding] = (),
     ) -> bool:
         """Write the status; return whether the reason has changed."""
-        before = found.get("status") or {}
         stalls = is_stuck or (progress is not None and progress.is_stuck)
         ready = Finding(READY, Truth.FALSE, reason, message)
         trying = Finding(STALLED if stalls else RECONCILING, Truth.TRUE, reason, message)
         fields = {} if progress is None else {"deletion": progress.as_field()}
         report = Report([ready, trying, *also], fields, replaced=frozenset({RECONCILING, STALLED}))
-        after = composed(before, report, found["metadata"]["generation"], self._clock.now())
-        await self._status_writer.write(MAIL_QUEUE, found, after)
-        known = before.get("conditions") or []
-        return all(each["reason"] != reason for each in known if each["type"] == READY)
+        await self._status_writer.report(MAIL_QUEUE, found, report)
+        return bool(condition_of(found.get("status") or {}, READY).get("reason") != reason)
 
 
 def retained(found: Object) -> list[Announcement]:

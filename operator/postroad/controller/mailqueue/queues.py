@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from postroad.batching import together
 from postroad.configuration import settle
 from postroad.controller.cluster.claims import QueueClaims
 from postroad.controller.cluster.clusters import Clusters
@@ -57,7 +58,6 @@ from postroad.controller.status.conditions import (
     advice,
     attempt,
     bad,
-    composed,
     good,
     hash_of_spec,
     paused_report,
@@ -340,7 +340,7 @@ class Queues:
         if scaled := self._reader.scaled(found):
             done.append(Announcement(NORMAL, "Scaled", scaled))
         await self._status_writer.announce(found, done)
-        written = await self._write(found, report)
+        written = await self._status_writer.report(MAIL_QUEUE, found, report)
         seen = with_applied(facts.seen, report.applied)
         return after_reconcile(due.scope, seen, written.get("status") or {}, last, now)
 
@@ -377,21 +377,13 @@ class Queues:
         """Carry out the first full reconcile, which may take minutes: the status is `Pending`
         meanwhile, where it takes longer than a moment."""
         found = facts.found
-        working = asyncio.create_task(self._carry_out(facts, due))
-        try:
+        async with together() as tasks:
+            working = tasks.create_task(self._carry_out(facts, due))
             await asyncio.wait({working}, timeout=PENDING_SECONDS)
             if not working.done():
                 with suppress(KubernetesError):  # the status that follows meets it again
-                    found = await self._write(found, pending_report())
-            return found, await working
-        finally:
-            working.cancel()
-
-    async def _write(self, found: Object, report: Report) -> Object:
-        """Compose the status and write it; return the MailQueue as it is then."""
-        before, generation = found.get("status") or {}, found["metadata"]["generation"]
-        after = composed(before, report, generation, self._clock.now())
-        return await self._status_writer.write(MAIL_QUEUE, found, after)
+                    found = await self._status_writer.report(MAIL_QUEUE, found, pending_report())
+        return found, working.result()
 
     async def _carry_out(self, facts: QueueFacts, due: NextReconcile) -> Report:
         spec, plan = facts.found["spec"], facts.plan

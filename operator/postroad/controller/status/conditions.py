@@ -353,15 +353,17 @@ def composed(before: Mapping[str, Any], report: Report, generation: int, now: da
     return {name: value for name, value in after.items() if value is not None}
 
 
+def condition_of(status: Mapping[str, Any], which: str) -> Mapping[str, Any]:
+    """Return a condition of a status; an empty one where it has none."""
+    return next((each for each in status.get("conditions") or () if each["type"] == which), {})
+
+
 def paused_report(before: Mapping[str, Any], spec: Mapping[str, Any]) -> Report:
     """Return the report about a paused resource: Paused beside its conditions from before. Ready is
     Unknown from a change of the spec on until the next reconcile."""
-    known: Sequence[Mapping[str, Any]] = before.get("conditions") or []
     message = "spec.paused is true: the operator changes nothing until it is false"
     findings = [Finding(PAUSED, Truth.TRUE, PAUSED_BY_USER, message)]
-    unknown_before = any(
-        each["type"] == READY and each["reason"] == PAUSED_BY_USER for each in known
-    )
+    unknown_before = condition_of(before, READY).get("reason") == PAUSED_BY_USER
     if unknown_before or before.get("specHash") != hash_of_spec(spec):
         message = f"{message}; until then no change of the spec is carried out"
         findings.insert(0, Finding(READY, Truth.UNKNOWN, PAUSED_BY_USER, message))

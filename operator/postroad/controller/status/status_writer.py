@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from postroad.controller.kubernetes.api import EVENT, MAIL_QUEUE, MAIL_QUEUE_TASK, Key, log_action
 from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.status.conditions import (
+    COMPLETE,
     PAUSED_BY_USER,
     PENDING,
     PIPELINE_READY,
@@ -35,6 +36,7 @@ from postroad.controller.status.conditions import (
     Truth,
     changed_conditions,
     composed,
+    condition_of,
     failed,
     shortened,
     unexpected,
@@ -137,8 +139,7 @@ def _is_run_failed(status: Mapping[str, Any]) -> bool | None:
     if status.get("phase") != "Scheduled":
         return None
     ends = {"Completed": False, "RunFailed": True}
-    found = [ends.get(e["reason"]) for e in status["conditions"] if e["type"] == "Complete"]
-    return next(iter(found), None)
+    return ends.get(condition_of(status, COMPLETE).get("reason", ""))
 
 
 def _of_jobs(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, float]]:
@@ -274,6 +275,13 @@ class StatusWriter:
         await self.announce(written, announcements(before, after, shares_servers=shares))
         return written
 
+    async def report(self, kind: Kind, found: Object, report: Report) -> Object:
+        """Write the status after a report, as `write` does."""
+        before, generation = found.get("status") or {}, found["metadata"]["generation"]
+        return await self.write(
+            kind, found, composed(before, report, generation, self._clock.now())
+        )
+
     async def announce(
         self, about: Object, found: Iterable[Announcement], *, required: bool = False
     ) -> None:
@@ -348,7 +356,7 @@ def announcements(
     for another reason; a configuration was accepted. A server that a MailQueue shares with others
     (`shares_servers`) goes away and comes back in Events of the QueueCluster."""
     found = []
-    was, is_now = _ready(before), _ready(after)
+    was, is_now = condition_of(before, READY), condition_of(after, READY)
     about = was if is_now.get("status") == "True" else is_now
     if shares_servers and about.get("reason") in SERVERS_AWAY:
         pass
@@ -357,7 +365,9 @@ def announcements(
             found.append(Announcement(NORMAL, "Ready", is_now["message"]))
     elif is_now and is_now["reason"] not in PROGRESS and _kind(was) != _kind(is_now):
         found.append(Announcement(WARNING, is_now["reason"], is_now["message"]))
-    found += _about_pipeline(_of_type(before, PIPELINE_READY), _of_type(after, PIPELINE_READY))
+    found += _about_pipeline(
+        condition_of(before, PIPELINE_READY), condition_of(after, PIPELINE_READY)
+    )
     accepted, earlier = after.get("configuration") or {}, before.get("configuration") or {}
     if accepted.get("version") != earlier.get("version"):
         note = (
@@ -379,15 +389,6 @@ def _about_pipeline(was: Mapping[str, Any], is_now: Mapping[str, Any]) -> Iterat
         yield Announcement(WARNING, is_now["reason"], f"pipeline: {is_now['message']}")
     elif is_now.get("status") == "True" and was.get("status") == "False":
         yield Announcement(NORMAL, "PipelineReady", is_now["message"])
-
-
-def _ready(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _of_type(status, READY)
-
-
-def _of_type(status: Mapping[str, Any], which: str) -> Mapping[str, Any]:
-    conditions = status.get("conditions") or []
-    return next((each for each in conditions if each["type"] == which), {})
 
 
 def event_object(
@@ -472,15 +473,13 @@ class Failures:
         the generation that they name."""
         finding = _finding(error)
         trying = replace(finding, condition=RECONCILING, truth=Truth.TRUE)
-        before, generation = found.get("status") or {}, found["metadata"]["generation"]
         report = Report(
             [replace(finding, truth=Truth.UNKNOWN), trying],
-            {"observedGeneration": before.get("observedGeneration")},
+            {"observedGeneration": (found.get("status") or {}).get("observedGeneration")},
             replaced=frozenset({STALLED}),
         )
-        after = composed(before, report, generation, self._clock.now())
         try:
-            await self._status_writer.write(kind, found, after)
+            await self._status_writer.report(kind, found, report)
         except LeadershipLost:
             raise
         except Exception as refused:
