@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gitops import programs
 from support.kubectl import Manifest
@@ -15,6 +16,15 @@ CUSTOMIZATIONS = ROOT / "manifests" / "gitops" / "argo-cd" / "resource_customiza
 SCRIPTS = CUSTOMIZATIONS / "postroad.dev" / "_"
 """The script of health for every kind of the group, and the objects that it is tried with, in the
 layout of Argo CD's own."""
+
+
+def lua(value: Any) -> str:
+    """Return JSON as an expression of Lua."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'[{lua(name)}] = {lua(each)}' for name, each in value.items())}}}"
+    if isinstance(value, list):
+        return f"{{{', '.join(map(lua, value))}}}"
+    return "nil" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from stack import cache, golang
 from stack.cache import Entry
-from stack.progress import Progress
 
 CONTROLLERS = {
     "source-controller": ("github.com/fluxcd/source-controller", "v1.9.3"),
@@ -34,13 +33,13 @@ def controller(name: str) -> Path:
     built = golang.installed_from_inside(
         name, module, ".", version, "5 minutes of CPU, once", nested=[f"{module}/api"]
     )
-    return _made(built) / name
+    return golang.made(built) / name
 
 
 def metrics_server() -> Path:
     """Return metrics-server's program."""
     name = "metrics-server"
-    return _made(golang.installed(name, *METRICS_SERVER, "5 minutes of CPU, once")) / name
+    return golang.made(golang.installed(name, *METRICS_SERVER, "5 minutes of CPU, once")) / name
 
 
 def definitions() -> list[Path]:
@@ -52,7 +51,7 @@ def definitions() -> list[Path]:
             for each in source.glob(path):
                 shutil.copy(each, folder)
 
-        folders.append(_made(golang.made_from(f"{name}-crds", module, version, "1", copied)))
+        folders.append(golang.made(golang.made_from(f"{name}-crds", module, version, "1", copied)))
     return folders
 
 
@@ -65,12 +64,6 @@ def verdicts() -> Path:
 
     key = cache.key_of(VERDICTS, TOOLCHAIN)
     return (
-        _made(Entry("verdicts", key, "kstatus, Argo CD: build (minutes of CPU)", make)) / "verdicts"
+        golang.made(Entry("verdicts", key, "kstatus, Argo CD: build (minutes of CPU)", make))
+        / "verdicts"
     )
-
-
-def _made(entry: Entry) -> Path:
-    progress = Progress()
-    for each in (*golang.toolchain(), entry):
-        each.ensure(progress)
-    return entry.path

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from stack import cache, golang
 from stack.cache import Entry
-from stack.progress import Progress
 from support.repository import ROOT
 
 COSIGN = ("github.com/sigstore/cosign/v2/cmd/cosign", "v2.6.1")
@@ -19,12 +18,12 @@ LOCK = ROOT / "locks" / "spdx.txt"
 def cosign() -> Path:
     """Return cosign's program."""
     built = golang.installed("cosign", *COSIGN, "10 minutes of CPU, once")
-    return _made(built) / "cosign"
+    return golang.made(built) / "cosign"
 
 
 def syft() -> Path:
     """Return syft's program."""
-    return _made(golang.installed("syft", *SYFT, "15 minutes of CPU, once")) / "syft"
+    return golang.made(golang.installed("syft", *SYFT, "15 minutes of CPU, once")) / "syft"
 
 
 def validator() -> list[str | Path]:
@@ -36,13 +35,6 @@ def validator() -> list[str | Path]:
         cache.run([python, "-m", "pip", "install", "-q", "--require-hashes", "-r", LOCK], log)
 
     key = cache.key_of(LOCK.read_bytes(), sys.version)
-    made = _made(Entry("spdx-tools", key, "spdx-tools: install", make))
+    made = golang.made(Entry("spdx-tools", key, "spdx-tools: install", make))
     # Its script in `bin` has the name that the folder had until it was whole.
     return [made / "bin" / "python", "-m", "spdx_tools.spdx.clitools.pyspdxtools"]
-
-
-def _made(entry: Entry) -> Path:
-    progress = Progress()
-    for each in (*golang.toolchain(), entry):
-        each.ensure(progress)
-    return entry.path

@@ -200,6 +200,14 @@ def made_from(
     return Entry(name, cache.key_of(module, version, recipe), f"{name}: download", make)
 
 
+def made(entry: Entry) -> Path:
+    """Return the folder of a program that Go builds, which this makes where it is not there."""
+    progress = Progress()
+    for each in (*toolchain(), entry):
+        each.ensure(progress)
+    return entry.path
+
+
 def downloaded(name: str, module: str, folder: Path, log: Path) -> Path:
     """Download a module (`path@version`), without those that it requires; return its folder."""
     _go(name, ["mod", "download", module], folder, log, folder)

@@ -4,7 +4,7 @@ A call is a *step* of its process, the unit between two crashes. A `Fault` is wh
 happen to a step. A step of a stopped process has no effect.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -43,6 +43,16 @@ UNAVAILABLE: dict[str, type[errors.ServerError]] = {
     "blobs": errors.BlobsUnavailable,
     "kubernetes": errors.KubernetesUnavailable,
 }
+
+WORDS = "the words of the API server"
+
+ERRORS: Mapping[str, Callable[[], Exception]] = {
+    "500, 429 or no answer": lambda: errors.KubernetesUnavailable(WORDS),
+    "400, 403 or 422": lambda: errors.KubernetesRefused(WORDS),
+    "409": lambda: errors.KubernetesConflict(WORDS),
+    "an error without a name": lambda: LookupError(WORDS),
+}
+"""Errors of a request to the API server."""
 
 
 def no_fault(step: Step) -> Fault | None:

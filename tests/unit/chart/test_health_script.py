@@ -3,7 +3,6 @@ state; Argo CD's own evaluator runs it in `make test-gitops`."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 from copy import deepcopy
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gitops.health import SCRIPTS
+from gitops.health import SCRIPTS, lua
 
 pytestmark = pytest.mark.needs("lua5.4")
 
@@ -25,18 +24,9 @@ CASES = {
 }
 
 
-def literal(value: Any) -> str:
-    """Return a value as Lua writes it."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"[{literal(n)}] = {literal(v)}" for n, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "{" + ", ".join(map(literal, value)) + "}"
-    return "nil" if value is None else json.dumps(value, ensure_ascii=False)
-
-
 def health(found: dict[str, Any]) -> dict[str, str]:
     """Return what the script says of a resource."""
-    script = f"obj = {literal(found)}\nhealth = dofile({literal(str(SCRIPTS / 'health.lua'))})\n"
+    script = f"obj = {lua(found)}\nhealth = dofile({lua(str(SCRIPTS / 'health.lua'))})\n"
     show = 'print(health.status .. "\\t" .. health.message)'
     done = subprocess.run(
         ["lua5.4", "-"], input=script + show, capture_output=True, text=True, check=True

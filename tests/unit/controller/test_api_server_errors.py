@@ -4,29 +4,19 @@ a resource's life, and the status tells it, then heals."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
 
 from postroad.controller.kubernetes.api import APPLIED_HASH, CHILDREN, MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.errors import KubernetesConflict, KubernetesRefused, KubernetesUnavailable
 from postroad.ports.kubernetes import Object
 from support import resources
 from support.manual_loop import move, run
-from support.memory.fault_injection import Step
+from support.memory.fault_injection import ERRORS, WORDS, Step
 from support.resources import workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
-
-WORDS = "the words of the API server"
-
-ERRORS: Mapping[str, Callable[[], Exception]] = {
-    "500, 429 or no answer": lambda: KubernetesUnavailable(WORDS),
-    "400, 403 or 422": lambda: KubernetesRefused(WORDS),
-    "409": lambda: KubernetesConflict(WORDS),
-    "an error without a name": lambda: LookupError(WORDS),
-}
 
 PIPELINE = {"archive": {"schedule": "7 * * * *"}, "addresses": {"keep": "None"}, "image": "p:1"}
 

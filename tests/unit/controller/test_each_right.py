@@ -15,17 +15,12 @@ from support.kubectl import manifests
 from support.manual_loop import move, run
 from support.resources import intake, mail_queue, queue_cluster, secrets, task, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
+from support.shipped_roles import PIPELINE
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
 MAX_RETRY = 70
 UNTIL_A_DELETION_ENDS = 200
 
-PIPELINE = {
-    "archive": {"schedule": "@hourly"},
-    "addresses": {"keep": "None"},
-    "image": "postroad-pipeline:1",
-    "executors": {"instances": 1},
-}
 WITHOUT_EFFECT = {
     ("create", "events"),
     ("get", "events"),

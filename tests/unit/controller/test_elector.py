@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,13 +15,11 @@ from postroad.controller.kubernetes.api import LEASE
 from postroad.controller.run.elector import LOST, Elector, Fence, LeasePlace, Watchdog
 from postroad.errors import (
     KubernetesConflict,
-    KubernetesRefused,
-    KubernetesUnavailable,
     LeadershipLost,
 )
 from postroad.ports.kubernetes import Object
 from support.memory.clock import ManualClock, SeededRandomness
-from support.memory.fault_injection import Fault, FaultInjector, Step, away
+from support.memory.fault_injection import ERRORS, WORDS, Fault, FaultInjector, Step, away
 from support.memory.kubernetes.client import MemoryKubernetes
 from support.memory.kubernetes.world import KubernetesWorld
 
@@ -356,16 +354,6 @@ def test_the_watchdog_leaves_a_process_alone_that_has_nothing_under_way() -> Non
     fence.open(seconds(60), seconds(65))
     fence.settled()
     assert ended_by(fence, clock, 60) == []
-
-
-WORDS = "the words of the API server"
-
-ERRORS: Mapping[str, Callable[[], Exception]] = {
-    "500, 429 or no answer": lambda: KubernetesUnavailable(WORDS),
-    "400, 403 or 422": lambda: KubernetesRefused(WORDS),
-    "409": lambda: KubernetesConflict(WORDS),
-    "an error without a name": lambda: LookupError(WORDS),
-}
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=list(ERRORS))

@@ -3,13 +3,11 @@ operator writes; `tests/e2e/test_health_of_resources.py` has Argo CD itself."""
 
 from __future__ import annotations
 
-import json
 import subprocess
-from typing import Any
 
 import pytest
 
-from gitops.health import SCRIPTS
+from gitops.health import SCRIPTS, lua
 from postroad.controller.kubernetes.api import MAIL_QUEUE_TASK
 from support.manual_loop import move, run
 from support.resources import task
@@ -26,15 +24,6 @@ local function health(obj)
 end
 print(health(%s).status)
 """
-
-
-def lua(value: Any) -> str:
-    """Return JSON as an expression of Lua."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'[{lua(name)}] = {lua(each)}' for name, each in value.items())}}}"
-    if isinstance(value, list):
-        return f"{{{', '.join(map(lua, value))}}}"
-    return "nil" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def health(operator: RunningController, name: str) -> str:
