@@ -11,7 +11,7 @@ from contract.admission_contract import AdmissionContract
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import API_VERSION, MAIL_QUEUE
 from postroad.controller.reads import OWN
-from postroad.errors import KubernetesError
+from postroad.errors import KubernetesError, KubernetesRefused
 from support.resources import mail_queue
 
 pytestmark = pytest.mark.needs("kubernetes")
@@ -77,3 +77,19 @@ async def test_workers_can_be_scaled_by_kubectl_and_autoscalers(
     queue = await api.get(MAIL_QUEUE, namespace, "outgoing")
     assert queue
     assert queue["spec"]["workers"]["replicas"] == 5
+
+
+@pytest.mark.parametrize(
+    ("retry", "said"),
+    [({"maxAge": "5d"}, "120h, not 5d"), ({"lanes": ["1m", "1d"]}, "24h, not 1d")],
+    ids=str,
+)
+async def test_days_are_refused_with_what_to_write_and_nothing_else(
+    api: ApiServer, namespace: str, retry: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(KubernetesRefused, match=said) as refusal:
+        await api.create(MAIL_QUEUE, mail_queue(namespace, retry=retry))
+
+    assert "conversion" not in str(refusal.value)
+    assert "longer than" not in str(refusal.value)
+    assert "must differ" not in str(refusal.value)
