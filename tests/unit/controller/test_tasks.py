@@ -7,12 +7,14 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
 
 from postroad.controller.kubernetes.api import (
+    BEGUN,
     CRON_JOB,
     JOB,
     MAIL_QUEUE,
@@ -338,6 +340,97 @@ def test_tasks_of_other_queues_do_not_wait_for_each_other() -> None:
         deleted = of("a", phase=phase)
         deleted["metadata"]["deletionTimestamp"] = "2026-01-01T11:00:00Z"
         assert (first_of(of("b"), [deleted]) is deleted) == (phase == "Running")
+
+
+def test_a_task_that_is_marked_waits_for_those_alone_that_have_begun() -> None:
+    def of(uid: str, *, is_marked: bool = False, **status: Any) -> Object:
+        made = task(NAMESPACE, uid, **SPAM)
+        created = {"uid": uid, "creationTimestamp": "2026-01-01T10:00:00Z"}
+        marked = {"annotations": {BEGUN: uid}} if is_marked else {}
+        return {**made, "metadata": {**made["metadata"], **created, **marked}, "status": status}
+
+    marked = of("b", is_marked=True)
+    assert first_of(marked, [of("a")]) is None, "else each waits for the other one"
+    assert first_of(of("a"), [marked]) is marked
+    assert first_of(marked, [other := of("c", is_marked=True)]) is other
+    assert first_of(marked, [running := of("c", phase="Running")]) is running
+
+
+async def create_two_that_are_marked_at_a_time(operator: RunningController) -> None:
+    """Let the tasks a and b each find no other one, then write their marks, both at a time."""
+    operator.kubernetes._uids = count(9999, -1)  # so that b, created second, goes first
+    waiting: set[str] = set()
+    both = asyncio.Event()
+
+    async def hold(step: Step) -> None:
+        if not both.is_set() and step.operation.startswith("patch mailqueuetasks"):
+            waiting.add(step.operation)
+            if len(waiting) == 1:
+                await operator.create(task(NAMESPACE, "b", **SPAM))
+            else:
+                both.set()
+            await both.wait()
+        await asyncio.sleep(0)  # from here on step by step
+
+    operator.api.faults.before = hold
+    await operator.create(task(NAMESPACE, "a", **SPAM))
+    for _ in range(9):
+        await move(0.1)
+    assert both.is_set()
+    created = {
+        operator.found(MAIL_QUEUE_TASK, each)["metadata"]["creationTimestamp"] for each in "ab"
+    }
+    assert len(created) == 1
+
+
+def test_two_tasks_that_are_marked_at_a_time_run_one_by_one() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await create_two_that_are_marked_at_a_time(operator)
+            order = []
+            for _ in "ab":
+                await move(30)
+                job = only([each for each in pods.jobs() if "status" not in each])
+                order.append(job["metadata"]["labels"]["postroad.dev/task"])
+                assert status(operator, order[-1])["phase"] == "Running"
+                await pods.begin(job)
+                await pods.end(job)
+            await move(30)
+            assert order == ["b", "a"]
+            assert {status(operator, each)["phase"] for each in "ab"} == {"Completed"}
+            assert len(pods.jobs()) == 2
+
+    run(scene())
+
+
+@pytest.mark.parametrize("kill_at", range(8))
+def test_an_operator_that_dies_amid_two_marks_leaves_tasks_that_run_one_by_one(
+    kill_at: int,
+) -> None:
+    async def scene() -> None:
+        async with declared() as (first, pods):
+            calls = 0
+
+            def plan(step: Step) -> Fault | None:
+                nonlocal calls
+                if step.operation.startswith(("get", "list")):
+                    return None
+                calls += 1
+                return Fault.STOP_AFTER if calls - 1 == kill_at else None
+
+            first.api.faults.plan = plan
+            await create_two_that_are_marked_at_a_time(first)
+        async with running_controller(beside=first) as second:
+            for number in range(2):
+                await move(60)
+                assert len(pods.jobs()) == number + 1
+                job = only([each for each in pods.jobs() if "status" not in each])
+                await pods.begin(job)
+                await pods.end(job)
+            await move(60)
+            assert {status(second, each)["phase"] for each in "ab"} == {"Completed"}
+
+    run(scene())
 
 
 def cron_jobs(operator: RunningController) -> list[Object]:

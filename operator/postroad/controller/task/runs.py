@@ -251,7 +251,8 @@ def obstacle_of(queue: Object) -> Finding | None:
 def first_of(found: Object, others: Sequence[Object]) -> Object | None:
     """Return the task that goes before a task of the same MailQueue: one that has begun, else the
     oldest that waits for nothing but its MailQueue and its turn. Those by a schedule do not count,
-    and one that is deleted does until it is stopped.
+    and one that is deleted does until it is stopped. Before a task that has begun itself goes no
+    task that waits: that one waits for it.
     """
     beside = [
         each
@@ -263,8 +264,10 @@ def first_of(found: Object, others: Sequence[Object]) -> Object | None:
         and (phase_of(each) == RUNNING or "deletionTimestamp" not in each["metadata"])
     ]
     begun = [each for each in beside if _is_begun(each)]
+    if begun or _is_begun(found):
+        return min(begun, key=_age, default=None)
     waiting = [each for each in beside if _waits_for_its_turn(each) and _age(each) < _age(found)]
-    return min(begun or waiting, key=_age, default=None)
+    return min(waiting, key=_age, default=None)
 
 
 def _age(found: Object) -> tuple[str, str]:

@@ -244,9 +244,9 @@ class Tasks:
             return found, await self._scheduled(found, task, job_of(task, of, context))
         _, job = job_of(task, of, context)
         if not is_begun:
-            if (obstacle := await self._another(found)) is not None:
+            found, obstacle = await self._begin(found)
+            if obstacle is not None:
                 return found, TaskProgress(PENDING, obstacle)
-            found = await self._begin(found)
         if found["status"]["phase"] == RUNNING:
             await self._create(job, task.uid)
         return found, as_begun(found)
@@ -277,9 +277,9 @@ class Tasks:
         await self._api.patch(CRON_JOB, namespace, name, change)
         log_action("suspended a schedule", child=f"CronJob {name}")
 
-    async def _another(self, found: Object) -> Finding | None:
+    async def _another(self, found: Object, api: Kubernetes) -> Finding | None:
         """Return which task goes before one that could begin; None: it begins."""
-        others = await self._api.list(MAIL_QUEUE_TASK, found["metadata"]["namespace"])
+        others = await api.list(MAIL_QUEUE_TASK, found["metadata"]["namespace"])
         if (first := first_of(found, others)) is None:
             return None
         message = f"MailQueueTask {first['metadata']['name']} of the MailQueue goes before it"
@@ -290,32 +290,43 @@ class Tasks:
         programs = images.pipeline, images.pull_secrets
         return PodContext(servers, queue.spec.image or images.queue, {}, *programs)
 
-    async def _begin(self, found: Object) -> Object:
-        """Mark a task as begun, then write that it runs; return it as it is then. Raises:
-        KubernetesConflict for a version that is not the newest."""
-        metadata = found["metadata"]
-        marked = hash_in(found, BEGUN)
-        if marked not in (None, metadata["uid"]):
-            finding = bad(condition.COMPLETE, "Copied", COPIED, retryable=False)
-            ended = {"finishedAt": timestamp(self._clock.now())}
-            return await self._write(found, TaskProgress(FAILED, finding, fields=ended))
-        if marked is None:
-            change = {
-                "metadata": {
-                    "resourceVersion": metadata["resourceVersion"],
-                    "annotations": {BEGUN: metadata["uid"]},
-                }
-            }
-            place = metadata["namespace"], metadata["name"]
-            changed = await self._api.patch(MAIL_QUEUE_TASK, *place, change)
-            if changed is None:
-                raise KubernetesConflict(f"MailQueueTask {metadata['name']} is gone")
-            found = changed
+    async def _begin(self, found: Object) -> tuple[Object, Finding | None]:
+        """Mark a task as begun, then write that it runs; return it as it is then, and which other
+        task goes before it. Of two that mark themselves at a time, the one that reads the tasks
+        last finds the other one marked, and takes its own mark off; where both do, their age
+        decides the next time. Raises: KubernetesConflict for a version that is not the newest."""
+        uid, marked = found["metadata"]["uid"], hash_in(found, BEGUN)
+        another = await self._another(found, self._api)
+        if another is None:
+            if marked not in (None, uid):
+                finding = bad(condition.COMPLETE, "Copied", COPIED, retryable=False)
+                ended = {"finishedAt": timestamp(self._clock.now())}
+                return await self._write(found, TaskProgress(FAILED, finding, fields=ended)), None
+            if marked is None:
+                found = await self._mark(found, uid)
+            another = await self._another(found, self._certain)
+        if another is not None:
+            is_marked = hash_in(found, BEGUN) == uid
+            return (await self._mark(found, None) if is_marked else found), another
         started = {"startedAt": timestamp(self._clock.now())}
         await self._announce(found, "TaskStarted")
-        return await self._write(
-            found, TaskProgress(RUNNING, running("it has begun"), fields=started)
-        )
+        begun = TaskProgress(RUNNING, running("it has begun"), fields=started)
+        return await self._write(found, begun), None
+
+    async def _mark(self, found: Object, begun: str | None) -> Object:
+        """Write under which uid a task begins, None for no more, to the version that was read."""
+        metadata = found["metadata"]
+        change = {
+            "metadata": {
+                "resourceVersion": metadata["resourceVersion"],
+                "annotations": {BEGUN: begun},
+            }
+        }
+        place = metadata["namespace"], metadata["name"]
+        changed = await self._api.patch(MAIL_QUEUE_TASK, *place, change)
+        if changed is None:
+            raise KubernetesConflict(f"MailQueueTask {metadata['name']} is gone")
+        return changed
 
     async def _create(self, job: Object, uid: str) -> None:
         """Create a Job, or find that it is there. Raises: NameTaken, KubernetesError."""
@@ -393,9 +404,9 @@ class Tasks:
                 "spec.rabbitmq.users there, or change the login in the Secret"
             )
         if not is_begun:
-            if (obstacle := await self._another(found)) is not None:
+            found, obstacle = await self._begin(found)
+            if obstacle is not None:
                 return found, TaskProgress(PENDING, obstacle)
-            found = await self._begin(found)
         if found["status"]["phase"] != RUNNING:
             return found, as_begun(found)
         started = found["status"]["startedAt"]
