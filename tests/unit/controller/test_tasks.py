@@ -536,6 +536,79 @@ def test_a_queue_that_is_deleted_stops_its_tasks_and_does_not_wait_for_them() ->
     run(scene())
 
 
+async def replace_queue(operator: RunningController) -> None:
+    """Replace the MailQueue faster than a reconcile of its tasks sees that it is deleted."""
+    await operator.delete(MAIL_QUEUE, "outgoing")
+    await operator.create(mail_queue(NAMESPACE))
+
+
+@pytest.mark.parametrize("spec", [{"operation": "Purge"}, {"operation": "Rotate"}])
+def test_a_queue_that_is_replaced_stops_its_task(spec: dict[str, Any]) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare_with_users(operator)
+            pods = JobPods(operator.kubernetes)
+            if spec["operation"] == "Rotate":  # is done, so that the next one waits
+                await operator.create(task(NAMESPACE, "first", **spec))
+                await move(40)
+            await operator.create(task(NAMESPACE, **spec))
+            await move(3)
+            for job in pods.jobs():
+                await pods.begin(job, count='{"matched": 3}')
+            await move(20)
+            assert status(operator)["phase"] == "Running"
+            await replace_queue(operator)
+            await operator.create(task(NAMESPACE, "next", **SPAM))
+            await move(60)
+
+            assert (status(operator)["phase"], reason(operator)) == ("Failed", "QueueDeleted")
+            assert "another MailQueue has its name" in status(operator)["message"]
+            assert status(operator, "next")["phase"] == "Running"
+            assert only(pods.jobs())["metadata"]["labels"]["postroad.dev/task"] == "next"
+
+    run(scene())
+
+
+def test_a_task_that_had_not_begun_runs_on_the_queue_that_replaces_its_own() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+
+            def plan(step: Step) -> Fault | None:
+                is_begin = step.operation == f"update mailqueuetasks {NAMESPACE}/task"
+                return Fault.AWAY if is_begin else None
+
+            operator.api.faults.plan = plan
+            await operator.create(task(NAMESPACE, **SPAM))
+            await move(3)
+            assert BEGUN in operator.found(MAIL_QUEUE_TASK, "task")["metadata"]["annotations"]
+            await replace_queue(operator)
+            operator.api.faults.plan = lambda step: None
+            await move(120)
+            assert status(operator)["phase"] == "Running"
+            assert len(pods.jobs()) == 1
+
+    run(scene())
+
+
+def test_a_queue_that_is_replaced_stops_the_run_of_a_schedule() -> None:
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, schedule="@daily", operation="Purge"))
+            await move(3)
+            old = only(cron_jobs(operator))
+            await pods.begin(await pods.scheduled(old, "task-1"))
+            await move(30)
+            assert len(pods.jobs()) == 1
+            await replace_queue(operator)
+            await move(60)
+
+            assert pods.jobs() == []
+            assert status(operator)["phase"] == "Scheduled"
+            assert only(cron_jobs(operator))["metadata"]["uid"] != old["metadata"]["uid"]
+
+    run(scene())
+
+
 def test_a_task_that_is_deleted_takes_its_job_with_it() -> None:
     async def scene() -> None:
         async with declared() as (operator, pods):

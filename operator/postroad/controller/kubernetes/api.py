@@ -77,6 +77,10 @@ BEGUN = f"{GROUP}/begun"
 """Annotation of a MailQueueTask: the uid under which it was begun. A copy of it, as a restore from
 a backup makes one, has another, and is not done again."""
 
+BEGUN_FOR = f"{GROUP}/begun-for"
+"""Annotation of a MailQueueTask that was begun, and of what carries one out: the uid of its
+MailQueue. Another one of the name is not the queue that the task was meant for."""
+
 MANAGED_BY = "app.kubernetes.io/managed-by"
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"

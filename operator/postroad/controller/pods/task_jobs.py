@@ -55,7 +55,8 @@ def job_of(task: Task, queue: Queue, context: PodContext) -> Child:
         check_schedule(schedule, "spec.schedule")
         kind = api.CRON_JOB
         run = {**cron_job_spec(schedule, run, tags), "suspend": task.spec.paused}
-    _, job = child_of(task.key, task.uid, kind, job_name(task), tags, {"spec": run})
+    notes = {api.BEGUN_FOR: queue.uid}
+    _, job = child_of(task.key, task.uid, kind, job_name(task), tags, {"spec": run}, notes)
     return kind, with_hash(job)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from postroad.controller.kubernetes.api import BEGUN
+from postroad.controller.kubernetes.api import BEGUN, BEGUN_FOR
 from postroad.controller.kubernetes.drift import hash_in
 from postroad.controller.mailqueue.children import (
     MAX_NUMBER,
@@ -224,7 +224,8 @@ def left_of(matched: int | None, done: int | None) -> int | None:
 
 
 def why_stopped(found: Object, queue: Object | None) -> Finding:
-    """Return why a task is stopped that is deleted, or whose MailQueue is."""
+    """Return why a task is stopped that is deleted, or whose MailQueue is. `queue`: the one that
+    has its name now."""
     name, is_running = spec.queue_of_task(found).name, phase_of(found) == RUNNING
     if "deletionTimestamp" in found["metadata"]:
         reason, message = "Deleted", "it is deleted"
@@ -233,8 +234,16 @@ def why_stopped(found: Object, queue: Object | None) -> Finding:
         message = f"there is no MailQueue {name} in the namespace: the task waits for it"
     else:
         waits = "" if is_running else ": the task waits for another one"
-        reason, message = "QueueDeleted", f"MailQueue {name} is deleted{waits}"
+        is_there = queue is not None and "deletionTimestamp" not in queue["metadata"]
+        also = ", and another MailQueue has its name" if is_there else waits
+        reason, message = "QueueDeleted", f"MailQueue {name} is deleted{also}"
     return bad(condition.COMPLETE, reason, message, retryable=not is_running)
+
+
+def is_for_another(made: Object, queue: str) -> bool:
+    """True if a task was begun, or what carries it out was made, for another MailQueue than the one
+    of this uid. One without the annotation was for a MailQueue that is not known."""
+    return hash_in(made, BEGUN_FOR) not in (None, queue)
 
 
 def obstacle_of(queue: Object) -> Finding | None:

@@ -16,6 +16,7 @@ from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.kubernetes.api import (
     APPLIED_HASH,
     BEGUN,
+    BEGUN_FOR,
     CRON_JOB,
     JOB,
     MAIL_QUEUE,
@@ -68,6 +69,7 @@ from postroad.controller.task.runs import (
     completed,
     failure_of,
     first_of,
+    is_for_another,
     is_stray,
     is_under_way,
     latest,
@@ -225,14 +227,18 @@ class Tasks:
         is_begun = phase_of(found) == RUNNING
         task = spec.Task.of(found)
         queue = await self._api.get(MAIL_QUEUE, task.key.namespace, task.spec.queue_ref.name)
-        if queue is None or any("deletionTimestamp" in each["metadata"] for each in (found, queue)):
+        if (
+            queue is None
+            or any("deletionTimestamp" in each["metadata"] for each in (found, queue))
+            or (is_begun and is_for_another(found, queue["metadata"]["uid"]))
+        ):
             return found, await self._stopped(found, task, why_stopped(found, queue))
         if is_begun and task.spec.operation != spec.ROTATE:
             job = await self._certain.get(JOB, task.key.namespace, job_name(task))
             if job is not None and is_owned(job, task.uid):
                 return found, await self._observed(found, task, job)
         if not is_begun and (obstacle := obstacle_of(queue)) is not None:
-            await self._suspend(task)
+            await self._suspend(task, queue["metadata"]["uid"])
             phase = SCHEDULED if phase_of(found) == SCHEDULED else PENDING
             return found, TaskProgress(phase, obstacle)
         of = Queue.of(queue)
@@ -241,10 +247,10 @@ class Tasks:
             return await self._rotated(found, task, of, cluster, is_begun=is_begun)
         context = self._context(of, cluster)
         if task.spec.schedule is not None:
-            return found, await self._scheduled(found, task, job_of(task, of, context))
+            return found, await self._scheduled(found, task, of, job_of(task, of, context))
         _, job = job_of(task, of, context)
         if not is_begun:
-            found, obstacle = await self._begin(found)
+            found, obstacle = await self._begin(found, of.uid)
             if obstacle is not None:
                 return found, TaskProgress(PENDING, obstacle)
         if found["status"]["phase"] == RUNNING:
@@ -265,17 +271,27 @@ class Tasks:
         fields = {"failed": left, "finishedAt": timestamp(self._clock.now())}
         return TaskProgress(FAILED, why, fields=fields)
 
-    async def _suspend(self, task: spec.Task) -> None:
+    async def _suspend(self, task: spec.Task, queue: str) -> None:
         """Let the CronJob of a schedule begin no run, until it is applied anew."""
         if task.spec.schedule is None:
             return
-        namespace, name = task.key.namespace, job_name(task)
-        made = await self._certain.get(CRON_JOB, namespace, name)
+        made = await self._cron_job(task, queue)
         if made is None or not is_owned(made, task.uid) or made["spec"].get("suspend"):
             return
+        namespace, name = task.key.namespace, job_name(task)
         change = {"metadata": {"annotations": {APPLIED_HASH: None}}, "spec": {"suspend": True}}
         await self._api.patch(CRON_JOB, namespace, name, change)
         log_action("suspended a schedule", child=f"CronJob {name}")
+
+    async def _cron_job(self, task: spec.Task, queue: str) -> Object | None:
+        """Return what has the name of the CronJob of a schedule. One that the task made for another
+        MailQueue than that of this uid is deleted, with its runs."""
+        made = await self._certain.get(CRON_JOB, task.key.namespace, job_name(task))
+        if made is None or not (is_owned(made, task.uid) and is_for_another(made, queue)):
+            return made
+        await self._api.delete(CRON_JOB, made)
+        log_action("stopped a task", job=job_name(task))
+        return None
 
     async def _another(self, found: Object, api: Kubernetes) -> Finding | None:
         """Return which task goes before one that could begin; None: it begins."""
@@ -290,11 +306,12 @@ class Tasks:
         programs = images.pipeline, images.pull_secrets
         return PodContext(servers, queue.spec.image or images.queue, {}, *programs)
 
-    async def _begin(self, found: Object) -> tuple[Object, Finding | None]:
-        """Mark a task as begun, then write that it runs; return it as it is then, and which other
-        task goes before it. Of two that mark themselves at a time, the one that reads the tasks
-        last finds the other one marked, and takes its own mark off; where both do, their age
-        decides the next time. Raises: KubernetesConflict for a version that is not the newest."""
+    async def _begin(self, found: Object, queue: str) -> tuple[Object, Finding | None]:
+        """Mark a task as begun for the MailQueue of a uid, then write that it runs; return it as it
+        is then, and which other task goes before it. Of two that mark themselves at a time, the one
+        that reads the tasks last finds the other one marked, and takes its own mark off; where both
+        do, their age decides the next time. Raises: KubernetesConflict for a version that is not
+        the newest."""
         uid, marked = found["metadata"]["uid"], hash_in(found, BEGUN)
         another = await self._another(found, self._api)
         if another is None:
@@ -302,8 +319,8 @@ class Tasks:
                 finding = bad(condition.COMPLETE, "Copied", COPIED, retryable=False)
                 ended = {"finishedAt": timestamp(self._clock.now())}
                 return await self._write(found, TaskProgress(FAILED, finding, fields=ended)), None
-            if marked is None:
-                found = await self._mark(found, uid)
+            if marked is None or is_for_another(found, queue):
+                found = await self._mark(found, queue)
             another = await self._another(found, self._certain)
         if another is not None:
             is_marked = hash_in(found, BEGUN) == uid
@@ -313,13 +330,15 @@ class Tasks:
         begun = TaskProgress(RUNNING, running("it has begun"), fields=started)
         return await self._write(found, begun), None
 
-    async def _mark(self, found: Object, begun: str | None) -> Object:
-        """Write under which uid a task begins, None for no more, to the version that was read."""
+    async def _mark(self, found: Object, queue: str | None) -> Object:
+        """Write that a task begins for the MailQueue of a uid, None: for none any more, to the
+        version that was read."""
         metadata = found["metadata"]
+        begun = None if queue is None else metadata["uid"]
         change = {
             "metadata": {
                 "resourceVersion": metadata["resourceVersion"],
-                "annotations": {BEGUN: begun},
+                "annotations": {BEGUN: begun, BEGUN_FOR: queue},
             }
         }
         place = metadata["namespace"], metadata["name"]
@@ -360,11 +379,13 @@ class Tasks:
         finding = bad(condition.COMPLETE, "RunFailed", text, retryable=False)
         return TaskProgress(FAILED, finding, fields=fields, ended=run)
 
-    async def _scheduled(self, found: Object, task: spec.Task, child: Child) -> TaskProgress:
+    async def _scheduled(
+        self, found: Object, task: spec.Task, queue: Queue, child: Child
+    ) -> TaskProgress:
         """Keep the CronJob as declared, and report its last run."""
         kind, wanted = child
         namespace, name = task.key.namespace, wanted["metadata"]["name"]
-        present = await self._certain.get(kind, namespace, name)
+        present = await self._cron_job(task, queue.uid)
         if present is not None and not is_owned(present, task.uid):
             raise NameTaken(f"CronJob {name} exists already")
         if present is None or not is_current(wanted, present):
@@ -404,7 +425,7 @@ class Tasks:
                 "spec.rabbitmq.users there, or change the login in the Secret"
             )
         if not is_begun:
-            found, obstacle = await self._begin(found)
+            found, obstacle = await self._begin(found, queue.uid)
             if obstacle is not None:
                 return found, TaskProgress(PENDING, obstacle)
         if found["status"]["phase"] != RUNNING:
