@@ -178,6 +178,9 @@ _FIELDS = (
     ("day of the week", 0, 6, _DAYS),
 )
 _MACROS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+_DAYS_OF_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+"""Days of the months, of February in a leap year."""
+_EVERY_DAY = re.compile(r"[*?](/0*1)?")
 _PART = re.compile(r"(?:(\*|\?)|(\w+)(?:-(\w+))?)(?:/(\d{1,9}))?", re.ASCII)
 
 
@@ -202,7 +205,25 @@ def check_schedule(text: str, field: str) -> None:
             _check(each, f"{field}: the {name}", least, most, names)
 
 
-def _check(text: str, what: str, least: int, most: int, names: tuple[str, ...]) -> None:
+def comes(text: str) -> bool:
+    """Return whether a schedule without a fault names a day that there is. Next to a day of the
+    month, a day of the week is another day on which it comes.
+
+    >>> comes("0 0 29 2 *"), comes("0 0 30 2 *"), comes("0 0 30 2 mon")
+    (True, False, True)
+    """
+    if text in _MACROS:
+        return True
+    _, _, days, months, weekdays = (part.split(",") for part in text.split())
+    if not any(map(_EVERY_DAY.fullmatch, weekdays)):
+        return True
+    first = min(_check(each, "day", 1, 31, ())[0] for each in days)
+    named = {month for each in months for month in _check(each, "month", 1, 12, _MONTHS)}
+    return any(first <= _DAYS_OF_MONTHS[month - 1] for month in named)
+
+
+def _check(text: str, what: str, least: int, most: int, names: tuple[str, ...]) -> range:
+    """Return the values of a part. Raises: InvalidInput."""
     found = _PART.fullmatch(text)
     if found is None:
         raise InvalidInput(f"{what} {text!r} is no number, range or step")
@@ -218,3 +239,7 @@ def _check(text: str, what: str, least: int, most: int, names: tuple[str, ...]) 
         raise InvalidInput(f"{what} {text!r} ends before it begins")
     if step is not None and int(step) == 0:
         raise InvalidInput(f"{what} {text!r} has a step of 0")
+    start, *end = [int(each) for each in numbers] or [least, most]
+    if not end:  # N/step goes on to the most
+        end = [start if step is None else most]
+    return range(start, end[0] + 1, int(step or 1))
