@@ -178,7 +178,7 @@ class Kubernetes131(OtherKubernetes):
 class Kubernetes132(OtherKubernetes):
     """Kubernetes 1.32."""
 
-    version = "1.32.13"
+    version = "1.32.9"
 
 
 class Kubernetes133(OtherKubernetes):
