@@ -143,7 +143,7 @@ def test_a_process_that_ends_hands_its_queue_over(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/queue"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
     ended = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", LEFT_OPEN, url],
+        [sys.executable, "-W", "always", "-c", LEFT_OPEN, url],
         capture_output=True, text=True, env=environment, timeout=60,
     )  # fmt: skip
 
