@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -144,5 +145,8 @@ def is_draining(receiver: int, port: int) -> bool:
     """Whether a process has closed the socket that it listened on, and accepts no client."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     listening = {line[9] for line in lines if line[1].endswith(f":{port:04X}") and line[3] == "0A"}
-    links = {str(each.readlink()) for each in Path(f"/proc/{receiver}/fd").iterdir()}
+    links = set()
+    for each in Path(f"/proc/{receiver}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.add(str(each.readlink()))
     return not links & {f"socket:[{inode}]" for inode in listening}
