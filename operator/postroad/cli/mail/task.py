@@ -75,8 +75,9 @@ async def task(
         if is_count:
             counted["matched"] = await count_selected(queue, operation, selector)
         else:
-            done = await carry_out(queue, operation, selector, MachineClock())
-            counted.update({} if operation == MAINTAIN else {"done": done})
+            counted["done"] = await carry_out(queue, operation, selector, MachineClock())
+    if operation == MAINTAIN:
+        counted.clear()  # rows of its own, which are no mails that a task changed
     _write(summary, json.dumps(counted))
     say(counted, as_json=True, text="")
 
