@@ -47,7 +47,6 @@ from postroad.controller.status.conditions import (
     advice,
     attempt,
     bad,
-    composed,
     good,
     shortened,
     timestamp,
@@ -161,16 +160,14 @@ class Tasks:
                     log_action("stopped a task", job=each["metadata"]["name"])
 
     async def _write(self, found: Object, progress: TaskProgress) -> Object:
-        before, generation = found.get("status") or {}, found["metadata"]["generation"]
         message = {"message": shortened(progress.finding.message, MAX_MESSAGE)}
         fields = {"phase": progress.phase, **message, **progress.fields}
         report = Report([progress.finding, *progress.others], fields)
-        after = composed(before, report, generation, self._clock.now())
-        run = progress.ended or failure_of(found, progress)
+        run, before = progress.ended or failure_of(found, progress), found.get("status") or {}
         if run is not None and before.get("finishedAt") != run.finished:
             is_failed = run.error is not None
             await self._announce(found, "TaskFailed" if is_failed else "TaskCompleted", run)
-        return await self._status_writer.write(MAIL_QUEUE_TASK, found, after)
+        return await self._status_writer.report(MAIL_QUEUE_TASK, found, report)
 
     async def _announce(self, found: Object, reason: str, run: TaskRun | None = None) -> None:
         """Log what a task does, and post it about the task and its MailQueue: the operation, by
@@ -208,9 +205,7 @@ class Tasks:
                 for each in status["conditions"]
                 if each["type"] == condition.COMPLETE
             ]
-            now = self._clock.now()
-            after = composed(status, Report(kept), metadata["generation"], now)
-            found = await self._status_writer.write(MAIL_QUEUE_TASK, found, after)
+            found = await self._status_writer.report(MAIL_QUEUE_TASK, found, Report(kept))
         ttl, finished = found["spec"].get("ttlSecondsAfterFinished"), status.get("finishedAt")
         if ttl is None or finished is None:
             return None
