@@ -236,6 +236,23 @@ async def test_the_file_of_a_purge_has_what_a_repetition_counts_once_more(tmp_pa
     await cluster.close()
 
 
+async def test_maintenance_of_old_mails_counts_none_that_a_task_changed(tmp_path: Path) -> None:
+    cluster = InMemoryCluster()
+    healthy, file = await cluster.start(), tmp_path / "summary"
+    cluster.tables.row_lifetime = timedelta(days=14)
+    await cluster.enqueue(healthy, *BEFORE)
+    rows = {each.key for each in cluster.tables.live()}
+    await cluster.pass_time(timedelta(days=8))
+
+    with counted_in(file) as counted:
+        await carry_out(healthy.queue, "maintain", None, cluster.clock)
+
+    assert rows.isdisjoint(each.key for each in cluster.tables.live()), "none was rolled forward"
+    assert counted == {}
+    assert not file.exists()
+    await cluster.close()
+
+
 @pytest.mark.parametrize(
     "given",
     [

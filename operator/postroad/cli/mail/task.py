@@ -75,9 +75,8 @@ async def task(
         if is_count:
             counted["matched"] = await count_selected(queue, operation, selector)
         else:
-            counted["done"] = await carry_out(queue, operation, selector, MachineClock())
-    if operation == MAINTAIN:
-        counted.clear()  # rows of its own, which are no mails that a task changed
+            done = await carry_out(queue, operation, selector, MachineClock())
+            counted.update({} if operation == MAINTAIN else {"done": done})
     _write(summary, json.dumps(counted))
     say(counted, as_json=True, text="")
 

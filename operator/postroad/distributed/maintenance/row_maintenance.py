@@ -35,7 +35,7 @@ from postroad.distributed.administration.requeue import requeue_dead_letter
 from postroad.distributed.dequeue.items import FINISHED
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import Beginning
-from postroad.distributed.engine.timing import count
+from postroad.distributed.engine.timing import results
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.entries.dead_letters import SetAside
 from postroad.distributed.entries.endings import MailErrors, note
@@ -99,7 +99,8 @@ class LostMessages:
                     return 1
             return 0
 
-        self._detector.repaired(counted, await count(self._oldest(counted, wanted), repair))
+        repaired = [each async for each in results(self._oldest(counted, wanted), repair)]
+        self._detector.repaired(counted, sum(repaired))
 
     async def _may_repair(self) -> bool:
         try:
@@ -167,12 +168,12 @@ class RowMaintenance:
         began = await self._engine.limits_cache.begin()
         counted = await self._lost_messages.count_messages(began.at)
 
-        async def maintain(each: WaitingMail) -> int:
+        async def maintain(each: WaitingMail) -> None:
             with errors.of(each.row.enqueue_id):
                 await self._maintain(each)
-            return 1
 
-        await count(self._in_need(began, counted, lifetime, aside), maintain)
+        async for _ in results(self._in_need(began, counted, lifetime, aside), maintain):
+            pass
         await self._lost_messages.repair(counted, errors)
         aside.publish()
         errors.check()
