@@ -262,6 +262,7 @@ def test_the_template_changes_the_pods_of_jobs_and_of_executors() -> None:
     [
         ({"archive": {"schedule": "hourly"}}, "spec.pipeline.archive.schedule: 'hourly'"),
         ({"archive": {"schedule": "61 * * * *"}}, "schedule: the minute '61'"),
+        ({"audit": {"schedule": "0 0 31 2 *"}}, "spec.pipeline.audit.schedule: .* never comes"),
         ({"addresses": {}}, "spec.pipeline.addresses.keyRef is missing"),
         ({"template": {"spec": []}}, "spec.pipeline.template.spec must be an object"),
     ],
@@ -284,7 +285,13 @@ def test_without_an_image_or_with_names_to_check_no_job_is_made() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["@hourly", "*/5 * * * *", "0 4 1,15 jan-mar MON", "7,37 */2 * * 1-5", "? ? * * *"],
+    [
+        *("@hourly", "*/5 * * * *", "0 4 1,15 jan-mar MON", "7,37 */2 * * 1-5", "? ? * * *"),
+        *("@yearly", "0 0 * 2 *", "0 0 29 2 *", "0 0 31 2,apr,5 *", "0 0 30,1 feb *"),
+        *("0 0 31 1/3 *", "0 0 */30 2 *", "0 0 ? 2 ?", "0 0 5-30 2 *"),
+        # With a day of the week, either of the days is enough; a step makes it one.
+        *("0 0 30 2 mon", "0 0 30 2 0-6", "0 0 30 2 */2"),
+    ],
 )
 def test_a_schedule_of_kubernetes_is_accepted(text: str) -> None:
     check_schedule(text, "schedule")
@@ -294,6 +301,8 @@ def test_a_schedule_of_kubernetes_is_accepted(text: str) -> None:
     "text",
     [
         *("", "* * * *", "* * * * * *", "5-1 * * * *", "*/0 * * * *", "@every 5m", "x * * * *"),
+        *("0 0 30 2 *", "0 0 31 4,jun,9,NOV ?", "0 0 30/1 feb *", "0 0 31 4-6/2 *,1"),
+        *("0 0 30-31 2 */1", "*/5 * 31 2/9 *"),
         *("\u00b2 * * * *", "\u0663 * * * *", "*/\u0663 * * * *", f"*/{10**19} * * * *"),
     ],
 )

@@ -27,7 +27,7 @@ from postroad.controller.pods.pods import (
 )
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.mailqueue import Workers
-from postroad.controller.spec.parts import check_schedule, comes
+from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.spec.task import COUNTED, EXPORT, ON_SELECTED, PIPELINE, Task
 from postroad.domain.queues.documents import selector_value
@@ -38,11 +38,6 @@ TASK, COUNT = "task", "count"
 """Component and containers: the pod and what carries the operation out; what counts before."""
 
 RETRIES = 6
-
-NEVER_COMES = (
-    "never comes: none of its months has such a day. Correct it; to let no run begin, write "
-    "paused: true beside a schedule that comes"
-)
 
 
 def job_name(task: Task) -> str:
@@ -58,8 +53,6 @@ def job_of(task: Task, queue: Queue, context: PodContext) -> Child:
     kind, schedule = api.JOB, task.spec.schedule
     if schedule is not None:
         check_schedule(schedule, "spec.schedule")
-        if not comes(schedule):
-            raise InvalidInput(f"spec.schedule: {schedule!r} {NEVER_COMES}")
         kind = api.CRON_JOB
         run = {**cron_job_spec(schedule, run, tags), "suspend": task.spec.paused}
     notes = {api.BEGUN_FOR: queue.uid}

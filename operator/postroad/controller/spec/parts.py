@@ -185,7 +185,8 @@ _PART = re.compile(r"(?:(\*|\?)|(\w+)(?:-(\w+))?)(?:/(\d{1,9}))?", re.ASCII)
 
 
 def check_schedule(text: str, field: str) -> None:
-    """Raises: InvalidInput, with the name of the field, for a text that is no schedule.
+    """Raises: InvalidInput, with the name of the field, for a text that is no schedule, or one of
+    days that there are not.
 
     >>> check_schedule("7,37 */2 * * mon-fri", "schedule")
     >>> check_schedule("7 25 * * *", "schedule")
@@ -203,18 +204,13 @@ def check_schedule(text: str, field: str) -> None:
     for part, (name, least, most, names) in zip(parts, _FIELDS, strict=True):
         for each in part.split(","):
             _check(each, f"{field}: the {name}", least, most, names)
+    if not _comes(*(part.split(",") for part in parts[2:])):
+        raise InvalidInput(f"{field}: {text!r} never comes: none of its months has such a day")
 
 
-def comes(text: str) -> bool:
-    """Return whether a schedule without a fault names a day that there is. Next to a day of the
-    month, a day of the week is another day on which it comes.
-
-    >>> comes("0 0 29 2 *"), comes("0 0 30 2 *"), comes("0 0 30 2 mon")
-    (True, False, True)
-    """
-    if text in _MACROS:
-        return True
-    _, _, days, months, weekdays = (part.split(",") for part in text.split())
+def _comes(days: list[str], months: list[str], weekdays: list[str]) -> bool:
+    """Return whether parts without a fault name a day that there is. Next to a day of the month, a
+    day of the week is another day on which a schedule comes."""
     if not any(map(_EVERY_DAY.fullmatch, weekdays)):
         return True
     first = min(_check(each, "day", 1, 31, ())[0] for each in days)
