@@ -34,6 +34,8 @@ class SinkProcess:
     def __init__(self, folder: Path, *, defer_first: str = "", refuse: str = "") -> None:
         self.folder = folder
         self.port = 0
+        self._read: list[ReceivedMail] = []
+        self._mails = 0
         self._options = [
             *(["--defer-first", defer_first] if defer_first else []),
             *(["--refuse", refuse] if refuse else []),
@@ -44,6 +46,7 @@ class SinkProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         for old in self.folder.glob("[0-9]*"):
             old.unlink()
+        self._read, self._mails = [], 0
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "support.sink", "--listen", f"127.0.0.1:{self.port}"),
@@ -75,13 +78,16 @@ class SinkProcess:
             self._process.stdout.close()
 
     def each(self) -> Iterator[ReceivedMail]:
-        """Yield the mails received so far, in order, one for each recipient."""
-        for path in sorted(self.folder.glob("*.json")):
+        """Yield the mails received so far, in order, one for each recipient. A mail's files, which
+        are numbered from 1 and do not change, are read once: tests ask again and again."""
+        while (path := self.folder / f"{self._mails + 1:06}.json").exists():
             envelope = json.loads(path.read_text())
             at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
             content = path.with_suffix(".eml").read_bytes()
             for recipient in envelope["recipients"]:
-                yield ReceivedMail(recipient, envelope["sender"], at, content)
+                self._read.append(ReceivedMail(recipient, envelope["sender"], at, content))
+            self._mails += 1
+        yield from self._read
 
     def contents(self) -> dict[str, list[bytes]]:
         """Return the received contents by recipient."""
