@@ -28,7 +28,7 @@ from postroad.delivery_settings.patterns import (
     TenantName,
 )
 from postroad.delivery_settings.routing import RoutingSettings, relay_rule
-from postroad.delivery_settings.secret_references import SecretKeyReference, VerpSecret
+from postroad.delivery_settings.secret_references import SecretKeyReference, VerpSecret, one_place
 from postroad.delivery_settings.shaping import (
     ConnectionSettings,
     RetrySettings,
@@ -167,11 +167,7 @@ class DomainKey(DeliverySection):
     """File of the private key, in place of secretRef, in a volume that workers.template mounts. A
     relative path begins at the folder of the file of delivery."""
 
-    @model_validator(mode="after")
-    def _has_one_place(self) -> DomainKey:
-        if (self.secret_ref is None) == (self.file is None):
-            raise ValueError("give either secretRef (in a MailQueue) or file")
-        return self
+    _one_place = one_place("secret_ref", "file")
 
     def place(self, folder: Path) -> Path:
         """Return where the key is, of one in a file. `folder`: of the file of delivery."""

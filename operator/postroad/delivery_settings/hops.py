@@ -11,7 +11,11 @@ from pydantic.alias_generators import to_camel
 
 from postroad.delivery_settings import patterns
 from postroad.delivery_settings.patterns import DeliverySection
-from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
+from postroad.delivery_settings.secret_references import (
+    AuthoritiesReference,
+    SecretReference,
+    one_place,
+)
 from postroad.domain.smtp import next_hops
 from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.domain.values.text import BY_API_NAME
@@ -47,11 +51,7 @@ class HostLogin(DeliverySection):
     unverified: StrictBool = False
     """Log in also in clear, and where the certificate of the smart host is not verified."""
 
-    @model_validator(mode="after")
-    def _has_one_place(self) -> HostLogin:
-        if (self.secret_ref is None) == (self.folder is None):
-            raise ValueError("give either secretRef (in a MailQueue) or folder")
-        return self
+    _one_place = one_place("secret_ref", "folder")
 
     def value(self) -> next_hops.HopLogin:
         """Return the value that connections use; of a login in files alone."""

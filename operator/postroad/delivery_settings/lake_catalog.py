@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from postroad.delivery_settings.patterns import AbsolutePath, DeliverySection
-from postroad.delivery_settings.secret_references import SecretReference, checked_file
+from postroad.delivery_settings.secret_references import SecretReference, checked_file, one_place
 from postroad.domain.values.networks import is_secured
 from postroad.settings.documents import read_yaml
 
@@ -43,11 +43,7 @@ class CatalogLogin(DeliverySection):
     folder: AbsolutePath | None = None
     """Folder with the files `username` and `password`, in place of secretRef."""
 
-    @model_validator(mode="after")
-    def _has_one_place(self) -> CatalogLogin:
-        if (self.secret_ref is None) == (self.folder is None):
-            raise ValueError("give either secretRef (in a MailQueue) or folder")
-        return self
+    _one_place = one_place("secret_ref", "folder")
 
 
 class LakeCatalog(DeliverySection):

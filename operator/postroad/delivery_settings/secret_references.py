@@ -2,7 +2,7 @@
 that comes in. Its pods have them as files, and their file of delivery or of intake names these."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -20,6 +20,19 @@ _Model = TypeVar("_Model", bound=BaseModel)
 FolderOf = Callable[[Mapping[str, str]], str]
 """The folder in which a pod has an object as files: of a Secret by its `name`, of authorities by
 `kind` and `name`."""
+
+
+def one_place(reference: str, path: str) -> Any:
+    """Return the validator of a model with two fields, of which one is given: the reference to an
+    object, or a path."""
+
+    def check(part: _Model) -> _Model:
+        if (getattr(part, reference) is None) == (getattr(part, path) is None):
+            names = [type(part).model_fields[each].alias for each in (reference, path)]
+            raise ValueError(f"give either {names[0]} (in a MailQueue) or {names[1]}")
+        return part
+
+    return model_validator(mode="after")(check)
 
 
 class SecretReference(DeliverySection):
@@ -53,11 +66,7 @@ class RequestSecret(DeliverySection):
     """File that has them, in place of secretRef. A relative path begins at the folder of the file
     that names it."""
 
-    @model_validator(mode="after")
-    def _has_one_place(self) -> Self:
-        if (self.secret_ref is None) == (self.file is None):
-            raise ValueError("give either secretRef (in a MailQueue) or file")
-        return self
+    _one_place = one_place("secret_ref", "file")
 
 
 class VerpSecret(RequestSecret):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, model_validator
 
@@ -14,7 +14,11 @@ from postroad.delivery_settings.patterns import (
     Port,
     domain_name,
 )
-from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
+from postroad.delivery_settings.secret_references import (
+    AuthoritiesReference,
+    SecretReference,
+    one_place,
+)
 from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks, is_loopback
 
 NetworkTexts = Annotated[tuple[NetworkText, ...], Field(min_length=1, max_length=1000)]
@@ -42,11 +46,7 @@ class Authorities(IntakeSection):
     """PEM file of these authorities, in place of caRef; in a MailQueue, in a volume that
     intake.template mounts. Read again when it changes."""
 
-    @model_validator(mode="after")
-    def _has_one_place(self) -> Self:
-        if (self.ca_ref is None) == (self.ca_file is None):
-            raise ValueError("give either caRef (in a MailQueue) or caFile")
-        return self
+    _one_place = one_place("ca_ref", "ca_file")
 
 
 class ListenerRole(StrEnum):
