@@ -48,8 +48,8 @@ class HttpKubernetes:
         self.silent: set[str] = set()
         """Paths that get no answer as long as they are here."""
 
-        self.forbidden: set[str] = set()
-        """Plurals of kinds to which the client has no right."""
+        self.forbidden: set[str | None] = set()
+        """Plurals of kinds, or namespaces, to which the client has no right."""
 
         self._watches: list[web.BaseRequest] = []
 
@@ -74,9 +74,10 @@ class HttpKubernetes:
         assert matched, request.path
         given = json.loads(await request.text() or "{}")
         if matched["plural"] == ACCESS_REVIEW.plural:
-            asked = given["spec"]["resourceAttributes"]["resource"]
-            return web.json_response({"status": {"allowed": asked not in self.forbidden}})
-        if matched["plural"] in self.forbidden:
+            asked = given["spec"]["resourceAttributes"]
+            place = {asked["resource"], asked.get("namespace")}
+            return web.json_response({"status": {"allowed": self.forbidden.isdisjoint(place)}})
+        if not self.forbidden.isdisjoint((matched["plural"], matched["namespace"])):
             return web.json_response({"message": f"{matched['plural']} is forbidden"}, status=403)
         kind = kind_at(matched)
         if "watch" in request.query:

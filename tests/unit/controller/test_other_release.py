@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from postroad.adapters.clocks import MachineClock
 from postroad.cli.processes.operator_command import operator
 from postroad.controller.kubernetes.api import MAIL_QUEUE
+from postroad.controller.reads import OWN
 from postroad.controller.run import program
 from postroad.controller.run.program import unknown_parts
 from postroad.domain.configuration.documents import to_document
@@ -153,7 +154,7 @@ def check(
             monkeypatch.setattr(program, "load_access", lambda: access_to(url, "t0ken"))
             command = CliRunner().invoke
             done = await asyncio.to_thread(command, operator, ["--check", *options])
-            return done.exit_code, done.output
+            return done.exit_code, done.output or str(done.exception or "")
 
     return asyncio.run(run())
 
@@ -181,4 +182,20 @@ def test_before_an_upgrade_the_account_has_no_right_to_tasks_yet(
     asyncio.run(MemoryKubernetes(world, "user").create(MAIL_QUEUE, mail_queue("mail")))
 
     assert check(world, monkeypatch, forbidden=["mailqueuetasks"]) == (0, "")
-    assert check(world, monkeypatch, forbidden=["mailqueues"])[0] == 1
+    code, told = check(world, monkeypatch, forbidden=[each.plural for each in OWN])
+    assert code == 1
+    assert "the account may list no MailQueues" in told
+
+
+def test_before_an_upgrade_that_widens_what_is_watched_the_namespaces_of_before_are_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = KubernetesWorld(MachineClock(), KINDS)
+    wider = ("--namespace", "mail", "--namespace", "lists")
+    assert check(world, monkeypatch, *wider, forbidden=["lists"]) == (0, "")
+
+    user = MemoryKubernetes(world, "user")
+    asyncio.run(user.create(MAIL_QUEUE, mail_queue("mail", order="byRecipient")))
+    code, told = check(world, monkeypatch, *wider, forbidden=["lists"])
+    assert code == 1
+    assert "spec.order is unknown" in told

@@ -346,6 +346,12 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+NO_RIGHTS = (
+    "the account may list no MailQueues where this release is to watch, so nothing could be "
+    "checked: give it the rights first, or do without the check (--no-hooks)"
+)
+
+
 async def unknown_to_this_release(namespaces: Sequence[str]) -> list[str]:
     """Return what the resources of these namespaces (none: of all) have that this release does not
     know. Raises: KubernetesError."""
@@ -353,14 +359,17 @@ async def unknown_to_this_release(namespaces: Sequence[str]) -> list[str]:
     try:
         places = namespaces or (None,)
         kinds = [each for each in SPECS if await api.serves(each)]
-        found = [
-            each
+        # Before an upgrade the account has no right yet to a kind, or in a namespace, that the
+        # upgrade brings: Helm makes the Roles after this.
+        readable = [
+            (kind, place)
             for kind in kinds
             for place in places
-            # Before an upgrade the account has no right yet to a kind that this release brings.
-            if kind is not MAIL_QUEUE_TASK or await api.may("list", kind, place)
-            for each in await api.list(kind, place)
+            if await api.may("list", kind, place)
         ]
+        if kinds and not readable:
+            raise KubernetesRefused(NO_RIGHTS)
+        found = [each for kind, place in readable for each in await api.list(kind, place)]
         return unknown_parts(found, await api.call("GET", SCHEMAS, missing_ok=True))
     finally:
         await api.close()
