@@ -256,6 +256,11 @@ def test_without_a_running_pod_one_is_made_as_the_deployment_would_and_deleted(
     done = [line.split()[0] for line in calls(queue)]
     assert done[-4:] == ["create", "wait", "exec", "delete"]
 
+    assert run("purge", "outgoing", "--image", "registry/postroad:2").exit_code == 1
+
+    (only,) = json.loads((queue / "created.json").read_text())["spec"]["containers"]
+    assert (only["image"], only["envFrom"]) == ("registry/postroad:2", container["envFrom"])
+
 
 def test_a_command_that_is_interrupted_while_its_pod_is_made_deletes_it(
     queue: Path, monkeypatch: pytest.MonkeyPatch

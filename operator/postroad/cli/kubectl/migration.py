@@ -4,7 +4,6 @@ image, which has his property files from a Secret, and needs no terminal that st
 from __future__ import annotations
 
 import secrets
-from importlib.metadata import version
 
 import click
 
@@ -35,7 +34,7 @@ def migrate() -> None:
 @click.option("--dry-run", is_flag=True, help="Count mails and octets by slice.")
 @click.option("--leave", is_flag=True, help="Copy, and change nothing at James.")
 @click.option("--hidden", is_flag=True, help="Rows too that James never delivers.")
-@click.option("--image", help="What the pod runs when the queue has no Deployment.")
+@click.option("--image", help="The image of the pod. Without: that of the queue's Deployments.")
 def james(
     kubectl: Kubectl,
     name: str,
@@ -50,7 +49,7 @@ def james(
     fails when mails stay, which its log lists with the reason."""
     target = QueueName(kubectl.default_namespace(), name)
     found = kubectl.require(target.name, target.namespace)
-    pod = debug_pod(kubectl, found, target, image or f"postroad:{version('postroad')}")
+    pod = debug_pod(kubectl, found, target, image)
     options = (f"--{each.replace('_', '-')}" for each, is_set in flags.items() if is_set)
     words = ["postroad", "migrate", "james", queue, "--conf", FOLDER, *options]
     made = job_of(pod, target, secret, [*words, "--queue", f"distributed://{target}"])

@@ -38,13 +38,18 @@ def labelled(queue: QueueName) -> tuple[str, str]:
     return "--selector", f"app.kubernetes.io/name=postroad,{INSTANCE}={queue.name}"
 
 
-def debug_pod(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str) -> Resource:
+def debug_pod(
+    kubectl: Kubectl, resource: Resource, queue: QueueName, image: str | None
+) -> Resource:
     """Return the pod, from the template of one of the queue's Deployments; for a queue without
-    Deployments with `image`. Raises: ClusterNotFound, KubernetesUnavailable, KubernetesRefused."""
+    Deployments as a worker's. `image`: in place of theirs. Raises: ClusterNotFound,
+    KubernetesUnavailable, KubernetesRefused."""
     deployments = kubectl.all("deployments", queue.namespace, *labelled(queue))
     templates = [each["spec"]["template"]["spec"] for each in deployments]
-    spec = templates[0] if templates else _spec(kubectl, resource, image)
+    spec = templates[0] if templates else _spec(kubectl, resource)
     (container,) = (each for each in spec["containers"] if each["name"] in COMPONENTS)
+    if image is not None:
+        container = {**container, "image": image}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -71,7 +76,7 @@ def debug_pod(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str
     }
 
 
-def _spec(kubectl: Kubectl, resource: Resource, image: str) -> dict[str, Any]:
+def _spec(kubectl: Kubectl, resource: Resource) -> dict[str, Any]:
     """Return the spec of a worker's pod."""
     queue = Queue.of(resource)
     name, namespace = queue.spec.cluster_ref.name, queue.cluster_namespace
@@ -79,7 +84,7 @@ def _spec(kubectl: Kubectl, resource: Resource, image: str) -> dict[str, Any]:
     if cluster is None:
         raise ClusterNotFound(f"there is no QueueCluster {namespace}/{name}")
     servers = QueueClusterSpec.model_validate(cluster["spec"])
-    context = PodContext(cluster_of_pods(servers, queue), image)
+    context = PodContext(cluster_of_pods(servers, queue), f"postroad:{version('postroad')}")
     template = pod_template(queue, context, WORKER, labels(queue, WORKER), {})
     spec: dict[str, Any] = template["spec"]
     return spec
@@ -118,7 +123,8 @@ def remote(local: click.Command, *above: str) -> click.Command:
     @click.argument("resource", metavar="NAME")
     @click.option(
         "--image",
-        help="What a pod runs that is made for the command when none of the queue's runs.",
+        help="The image of a pod that is made for the command where none of the queue's runs. "
+        "Without: that of the queue's Deployments.",
     )
     def run(kubectl: Kubectl, resource: str, image: str | None, **given: Any) -> None:
         queue = QueueName(kubectl.default_namespace(), resource)
@@ -182,7 +188,7 @@ def place(
     if found is not None:
         yield found
         return
-    made = debug_pod(kubectl, resource, queue, image or f"postroad:{version('postroad')}")
+    made = debug_pod(kubectl, resource, queue, image)
     pod = made["metadata"]["name"]
     click.echo(f"no pod of {queue} runs: pod {pod} is made for this command", err=True)
     try:  # a command that is interrupted may have made it already
