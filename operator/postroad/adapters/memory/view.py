@@ -212,14 +212,19 @@ class MemoryView(tables.MemoryMarks):
         return dead_letter
 
     async def dead_letters(self) -> AsyncIterator[DeadLetter]:
-        found = await self._step(
-            "dead_letters",
-            lambda: sorted(
-                self._tables.dead_letters.values(), key=lambda each: (each.month, each.enqueue_id)
-            ),
-        )
-        for dead_letter in found:
-            yield dead_letter
+        last = ("", UUID(int=0))
+        while True:
+            page = await self._step("dead_letters", partial(self._dead_letters_after, last))
+            for dead_letter in page:
+                yield dead_letter
+                last = dead_letter.month, dead_letter.enqueue_id
+            if len(page) < tables.PAGE:
+                return
+
+    def _dead_letters_after(self, last: tuple[str, UUID]) -> list[DeadLetter]:
+        """Return the next page as it is now: a listing meets what came since it began."""
+        found = {(each.month, each.enqueue_id): each for each in self._tables.dead_letters.values()}
+        return [found[each] for each in sorted(found) if each > last][: tables.PAGE]
 
     async def count_dead_letters(self) -> int:
         return await self._step("count_dead_letters", lambda: len(self._tables.dead_letters))

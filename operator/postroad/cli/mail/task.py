@@ -120,11 +120,19 @@ async def carry_out(
             raise InvalidInput("republish needs an age")
         return await queue.republish(selector.older_than)
     wanted = Operation(operation)
+    began = clock.now()
     done = await queue.change(wanted, selector)
-    if wanted.of_dead_letters and await count_selected(queue, operation, selector):
+    if not wanted.of_dead_letters:
+        return done
+    # One that was requeued and refused again has a later id, and does not count as left.
+    left = [
+        each.enqueue_id async for each in queue.dead_letters(selector) if each.enqueued_at <= began
+    ]
+    if left:
         # A process that was killed amid a dead letter keeps others from it until its claim lapses.
         await clock.sleep(Timing().claim)
-        done += await queue.change(wanted, selector)
+        for each in left:
+            done += await queue.change(wanted, replace(selector, enqueue_id=each))
     return done
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 
@@ -26,6 +26,7 @@ from postroad.domain.delivery.events import ChangedMail
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import Change, EndingKind, Entry, EntryKey, Mark
 from postroad.domain.queues.selection import Selector
+from postroad.domain.values.identifiers import moment_of
 from postroad.errors import BlobMissing
 from postroad.ports.mail_queue import EXPIRED, Operation
 from postroad.ports.view import DeadLetter
@@ -117,13 +118,22 @@ async def given_up(engine: Engine, entry: Entry, reason: str) -> Mark | None:
 
 
 async def change_waiting(
-    step: EntryStep, engine: Engine, selector: Selector, operation: Operation | None = None
+    step: EntryStep,
+    engine: Engine,
+    selector: Selector,
+    operation: Operation | None = None,
+    *,
+    is_attempted: bool = False,
 ) -> int:
     """Change the selected mails that wait; return how many. `operation`: by which events are made;
-    None: none are. Raises: InvalidInput, ViewError, BrokerError, ClockSkew, ConfigurationStale."""
+    None: none are. `is_attempted`: a mail that it changes is attempted at once, and may wait again.
+    Raises: InvalidInput, ViewError, BrokerError, ClockSkew, ConfigurationStale."""
     selector.require_purpose()
     engine.check_open()
     began = await engine.limits_cache.begin()
+    # Without this, a next hop that defers at once has mail attempted over and over: its entries
+    # come into the slice that is read last, as fast as they are read.
+    youngest = _made_so_far(engine) if is_attempted else datetime.max.replace(tzinfo=UTC)
 
     async def one(each: WaitingMail) -> bool:
         return await change_entry(engine, each.row, step, began.at)
@@ -131,11 +141,17 @@ async def change_waiting(
     found = (
         each
         async for each in waiting(engine, began, selector)
-        if each.entry.accepted_at <= began.latest
+        if each.entry.accepted_at <= began.latest and each.entry.enqueued_at <= youngest
     )
     if operation is not None and (events := await engine.events(operation)) is not None:
         found = events.over(found, partial(_to_change, operation))
     return await count(found, one)
+
+
+def _made_so_far(engine: Engine) -> datetime:
+    """Return the moment of an entry made now: ids of the successors of this process's entries, by
+    whatever process, have later ones."""
+    return moment_of(engine.ids.new())
 
 
 def _to_change(operation: str, waiting: WaitingMail | None) -> ChangedMail | None:
@@ -171,8 +187,10 @@ async def change_dead_letters(step: DeadLetterStep, engine: Engine, selector: Se
     ServerError."""
     selector.require_purpose()
     engine.check_open()
-    changed = 0
+    changed, youngest = 0, _made_so_far(engine)
     async for dead_letter in dead_letters.selected(engine, selector):
+        if dead_letter.entry is not None and dead_letter.entry.enqueued_at > youngest:
+            continue  # requeued by this operation, and refused again: there would be no end
         is_changed = await step(engine, dead_letter)
         changed += is_changed
         on_change.get()(is_changed, False)
@@ -181,7 +199,7 @@ async def change_dead_letters(step: DeadLetterStep, engine: Engine, selector: Se
 
 OPERATIONS: Mapping[Operation, Callable[[Engine, Selector], Awaitable[int]]] = {
     Operation.REMOVE: remove,
-    Operation.FLUSH: partial(change_waiting, replacing(flushed)),
+    Operation.FLUSH: partial(change_waiting, replacing(flushed), is_attempted=True),
     Operation.HOLD: partial(change_waiting, replacing(held), operation=Operation.HOLD),
     Operation.RELEASE: partial(change_waiting, replacing(released)),
     Operation.EXPIRE: partial(change_waiting, expired, operation=Operation.EXPIRE),
