@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -221,6 +222,23 @@ async def test_a_large_envelope_whose_row_is_gone_leaves_the_message(
     assert await dead_letters(process) == [("unreadable message", UNREADABLE)]
     assert [each.body for each in cluster.tables.dead_letters.values()] == [body]
     assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (0, 0)
+
+
+async def test_a_task_discards_dead_letters_that_cannot_be_read_and_that_came_before(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await process.queue.enqueue(plain_mail("mail", recipients=MANY))
+    cluster.tables.rows.clear()
+    created = cluster.clock.now()
+    await cluster.pass_time(MINUTE)
+    put_aside(cluster)
+    await process.queue.maintain()
+    assert await dead_letters(process) == [("unreadable message", UNREADABLE)]
+
+    before = [replace(Selector.all(), accepted_before=created)]
+    before += [replace(Selector.all(), accepted_before=created + 2 * MINUTE)]
+
+    assert [await process.queue.discard(each) for each in before] == [0, 1]
 
 
 async def test_a_consumer_puts_aside_a_message_whose_mail_has_no_envelope(

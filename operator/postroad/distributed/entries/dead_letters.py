@@ -120,7 +120,8 @@ async def dead_letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | Non
 
 
 async def views(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
-    """Yield dead letters. One that cannot be decoded matches only `Selector.all()` (and None).
+    """Yield dead letters. One that cannot be decoded matches only `Selector.all()` (and None), and
+    has its death in place of its acceptance.
     Raises: ViewError."""
     now = engine.limits_cache.now()
     wanted = selector or Selector.all()
@@ -142,6 +143,8 @@ async def selected(
         if dead_letter.entry is None:
             enqueue_id = dead_letter.enqueue_id
             is_meant = selector.is_everything or selector.enqueue_id == enqueue_id
+            before = selector.accepted_before
+            is_meant = is_meant and (before is None or dead_letter.died_at < before)
             selected = is_meant and selector.within(enqueue_id)
         else:
             selected = selector.matches(dead_letter.entry, now)

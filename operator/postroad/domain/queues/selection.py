@@ -84,8 +84,9 @@ class Selector:
 
     @property
     def is_everything(self) -> bool:
-        """True if every mail is selected whose id is within the bounds."""
-        return replace(self, after=None, last=None, pulse=None) == _EVERYTHING
+        """True if every mail is selected whose id and acceptance are within the bounds."""
+        unbounded = replace(self, accepted_before=None, after=None, last=None, pulse=None)
+        return unbounded == _EVERYTHING
 
     @property
     def bounds(self) -> tuple[UUID | None, UUID | None]:
