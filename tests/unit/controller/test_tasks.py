@@ -784,6 +784,27 @@ def test_a_job_that_only_has_the_label_of_a_schedule_is_no_run_of_it() -> None:
     run(scene())
 
 
+def test_a_job_that_k9s_makes_from_a_schedule_goes_on() -> None:
+    """Its owner is the CronJob, and no controller."""
+
+    async def scene() -> None:
+        async with declared() as (operator, pods):
+            await operator.create(task(NAMESPACE, **SPAM, schedule="0 3 * * *"))
+            await move(3)
+            cron_job = only(cron_jobs(operator))
+            owner = {"apiVersion": "batch/v1", "kind": "CronJob", "blockOwnerDeletion": True}
+            owner |= {each: cron_job["metadata"][each] for each in ("name", "uid")}
+            template = cron_job["spec"]["jobTemplate"]
+            metadata = {**template["metadata"], "name": "by-hand", "namespace": NAMESPACE}
+            job = {"apiVersion": "batch/v1", "kind": "Job", "spec": template["spec"]}
+            await pods.api.create(JOB, {**job, "metadata": metadata | {"ownerReferences": [owner]}})
+            await move(60)
+
+            assert only(pods.jobs())["metadata"]["name"] == "by-hand"
+
+    run(scene())
+
+
 def test_a_task_that_rotates_asks_for_another_user_once() -> None:
     async def scene() -> None:
         async with declared() as (operator, pods):

@@ -185,12 +185,10 @@ class TaskProgress:
 
 
 def is_stray(made: Object) -> bool:
-    """True if what was made for a task has no controller, and is not being deleted."""
+    """True if what was made for a task has no owner, and is not being deleted. k9s makes a Job from
+    a CronJob with an owner that is no controller."""
     metadata = made["metadata"]
-    owners = metadata.get("ownerReferences") or []
-    return "deletionTimestamp" not in metadata and not any(
-        each.get("controller") for each in owners
-    )
+    return "deletionTimestamp" not in metadata and not metadata.get("ownerReferences")
 
 
 def phase_of(found: Object) -> str:

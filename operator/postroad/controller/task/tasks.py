@@ -149,9 +149,9 @@ class Tasks:
         return WAITING if is_under_way(progress) else AT_REST
 
     async def delete_strays(self, key: Key) -> None:
-        """Delete what carries a task of this name out and has no controller, as after a restore
+        """Delete what carries a task of this name out and has no owner, as after a restore
         from a backup, or a deletion with `--cascade=orphan`: the task has its own, or is gone. What
-        an earlier task controls is deleted by the API server. Raises: KubernetesError."""
+        an earlier task owns is deleted by the API server. Raises: KubernetesError."""
         labels = f"{MANAGED_BY}=postroad,{TASK}={key.name}"
         for kind in (CRON_JOB, JOB):
             for each in await self._api.list(kind, key.namespace, labels):
