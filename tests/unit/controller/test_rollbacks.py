@@ -58,6 +58,9 @@ def test_an_older_operator_leaves_a_queue_as_it_is_whose_history_it_cannot_read(
                     assert "event 2" in found["message"]
                     assert "run the release that wrote it" in found["message"]
                 assert older.condition("Stalled")["status"] == "True"
+                for each in ("BrokerReady", "ViewReady", "BlobsReady"):
+                    found = older.condition(each)
+                    assert (found["status"], found["reason"]) == ("Unknown", "HistoryTooNew")
                 assert older.condition("WorkersReady")["status"] == "Unknown"
                 await older.change({"workers": {"concurrency": 7}})
                 await move(A_FULL_RECONCILE)

@@ -243,7 +243,7 @@ def _not_taken(conflict: Finding, changes: Report) -> Prepared:
     it is made, and what pods it has go on."""
     types = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
     others = [each for each in types if each != conflict.condition]
-    findings = [conflict, *(unknown(each, CONFLICT, conflict.message) for each in others)]
+    findings = [conflict, *(unknown(each, conflict.reason, conflict.message) for each in others)]
     return Prepared(replace(changes, findings=findings), configured=False, stopped=conflict)
 
 
