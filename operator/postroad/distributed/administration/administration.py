@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
+from uuid import UUID
 
 from postroad.distributed.administration.dead_queue import discard_dead_letter
 from postroad.distributed.administration.remove import remove, remove_entry
 from postroad.distributed.administration.requeue import requeue_dead_letter
 from postroad.distributed.dequeue.items import BYTES_MISSING
 from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.limits_cache import Beginning
 from postroad.distributed.engine.timing import TRIES, count, each_of, on_change, persist, results
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.reading.browse import WaitingMail, as_it_waits, waiting
@@ -26,7 +28,6 @@ from postroad.domain.delivery.events import ChangedMail
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import Change, EndingKind, Entry, EntryKey, Mark
 from postroad.domain.queues.selection import Selector
-from postroad.domain.values.identifiers import moment_of
 from postroad.errors import BlobMissing
 from postroad.ports.mail_queue import EXPIRED, Operation
 from postroad.ports.view import DeadLetter
@@ -131,9 +132,7 @@ async def change_waiting(
     selector.require_purpose()
     engine.check_open()
     began = await engine.limits_cache.begin()
-    # Without this, a next hop that defers at once has mail attempted over and over: its entries
-    # come into the slice that is read last, as fast as they are read.
-    youngest = _made_so_far(engine) if is_attempted else datetime.max.replace(tzinfo=UTC)
+    changes = _Changes(engine, began)
 
     async def one(each: WaitingMail) -> bool:
         return await change_entry(engine, each.row, step, began.at)
@@ -141,17 +140,34 @@ async def change_waiting(
     found = (
         each
         async for each in waiting(engine, began, selector)
-        if each.entry.accepted_at <= began.latest and each.entry.enqueued_at <= youngest
+        if each.entry.accepted_at <= began.latest
+        # Else a next hop that defers at once has mail attempted over and over: its entries come
+        # into the slice that is read last, as fast as they are read.
+        and not (is_attempted and changes.has_made(each.entry))
     )
     if operation is not None and (events := await engine.events(operation)) is not None:
         found = events.over(found, partial(_to_change, operation))
     return await count(found, one)
 
 
-def _made_so_far(engine: Engine) -> datetime:
-    """Return the moment of an entry made now: ids of the successors of this process's entries, by
-    whatever process, have later ones."""
-    return moment_of(engine.ids.new())
+class _Changes:
+    """Tells an operation on many mails what came of its own changes. An entry that was made after
+    it began has a later moment than any before, but for what clocks may differ by: mails that it
+    met in that time are remembered."""
+
+    def __init__(self, engine: Engine, began: Beginning) -> None:
+        self._clock, self._latest = engine.clock, began.latest
+        self._met: set[UUID] = set()
+        differ = began.latest - began.at + engine.timing.apart
+        self._until = engine.clock.elapsed() + differ
+
+    def has_made(self, entry: Entry) -> bool:
+        """Return whether an entry is a result of the operation; else note its mail."""
+        if entry.enqueued_at > self._latest or entry.mail_id in self._met:
+            return True
+        if self._clock.elapsed() < self._until:
+            self._met.add(entry.mail_id)
+        return False
 
 
 def _to_change(operation: str, waiting: WaitingMail | None) -> ChangedMail | None:
@@ -187,10 +203,10 @@ async def change_dead_letters(step: DeadLetterStep, engine: Engine, selector: Se
     ServerError."""
     selector.require_purpose()
     engine.check_open()
-    changed, youngest = 0, _made_so_far(engine)
+    changed, changes = 0, _Changes(engine, await engine.limits_cache.begin())
     async for dead_letter in dead_letters.selected(engine, selector):
-        if dead_letter.entry is not None and dead_letter.entry.enqueued_at > youngest:
-            continue  # requeued by this operation, and refused again: there would be no end
+        if dead_letter.entry is not None and changes.has_made(dead_letter.entry):
+            continue  # it was requeued, and refused again: there would be no end
         is_changed = await step(engine, dead_letter)
         changed += is_changed
         on_change.get()(is_changed, False)
