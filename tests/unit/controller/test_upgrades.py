@@ -20,6 +20,7 @@ from postroad.controller.kubernetes.api import (
 from postroad.controller.pods import manifests
 from postroad.controller.pods.pods import pod_template
 from postroad.controller.pods.upgrades import Progress, is_rolling
+from postroad.controller.spec.cluster import pace_of
 from postroad.errors import KubernetesUnavailable
 from support.deployments import EXCEEDED
 from support.manual_loop import move, run
@@ -202,9 +203,11 @@ def test_a_message_names_those_that_are_replaced_where_there_are_any() -> None:
 
     begun = Progress(2, [key]).finding(1).message
     stopped = Progress(2, [key], [key]).finding(1).message
+    held = Progress(2, []).finding(pace_of({"spec": {"paused": True}}).at_once).message
 
     assert "at most 1 at once; being replaced are those of mail/queue-0" in begun
     assert "replaced are" not in stopped
+    assert held.endswith("keep their pods: spec.upgrades.atOnce is 0, or spec.paused is true")
     assert stopped.endswith("at most 1 at once; new pods do not get ready: mail/queue-0")
 
 

@@ -48,7 +48,8 @@ class Progress:
         """Return the condition of the QueueCluster."""
         parts = []
         if self.waiting and not at_once:
-            parts = [f"{self.waiting} MailQueues keep their pods: spec.upgrades.atOnce is 0"]
+            why = "spec.upgrades.atOnce is 0, or spec.paused is true"
+            parts = [f"{self.waiting} MailQueues keep their pods: {why}"]
         elif self.waiting:
             wait = f"{self.waiting} MailQueues wait for the replacement of their pods"
             parts = [f"{wait}, at most {at_once} at once"]
