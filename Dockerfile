@@ -2,7 +2,7 @@
 # another one for the jobs of the data pipeline, with Java, Spark and its jars.
 # It runs as uid 10001 on a read-only root file system with a writable /tmp.
 # Libraries and postroad lie in layers of their own: a change of postroad is a small layer.
-# A release names the base by its digest (README.md); the image's labels have that and the revision.
+# README.md names the base by its digest; the image's labels have what was named, and the revision.
 ARG BASE=python:3.11-slim-bookworm
 FROM $BASE AS libraries
 WORKDIR /src

@@ -54,6 +54,12 @@ def build(source: Path, folder: Path, version: Version, commit: Commit) -> Path:
     return path
 
 
+def base_of(source: Path) -> str:
+    """Return the image that the Dockerfile builds on where no other is named."""
+    lines = (source / "Dockerfile").read_text().splitlines()
+    return next(each for each in lines if each.startswith("ARG BASE=")).removeprefix("ARG BASE=")
+
+
 def build_here(
     source: Path, folder: Path, version: Version, commit: Commit, base: str
 ) -> dict[str, str]:

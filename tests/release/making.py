@@ -64,8 +64,9 @@ def _fill(
         skipped |= {f"image {each}": reason for each in images.PLATFORMS}
     else:
         images.build(tree, folder, version, commit)
+        base = images.base_of(tree)
     sbom.write(tree / "locks" / "run.txt", wheel, folder, version, commit)
-    provenance.write(list(folder.iterdir()), tree, folder, version, commit)
+    provenance.write(list(folder.iterdir()), tree, folder, version, commit, base)
     return skipped
 
 

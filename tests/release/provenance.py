@@ -19,15 +19,27 @@ LOCKS = ("locks/run.txt", "locks/dev.txt")
 
 
 def write(
-    files: Iterable[Path], source: Path, folder: Path, version: Version, commit: Commit
+    files: Iterable[Path],
+    source: Path,
+    folder: Path,
+    version: Version,
+    commit: Commit,
+    base: str = "",
 ) -> Path:
     """Write the statement about files of a folder. It has no time of the run, so that a second run
-    gives the same statement; and no level of SLSA, because the builder is a person's machine."""
+    gives the same statement; and no level of SLSA, because the builder is a person's machine.
+    `base`: what the image was built on, as its builder got it; none: there is no image."""
     path = folder / f"postroad-{version.semantic}.intoto.json"
-    dependencies = [{"uri": "git+postroad", "digest": {"gitCommit": commit.identity}}]
+    dependencies: list[dict[str, object]] = [
+        {"uri": "git+postroad", "digest": {"gitCommit": commit.identity}}
+    ]
     dependencies += [
         {"uri": f"file:{name}", "digest": {"sha256": sha256(source / name)}} for name in LOCKS
     ]
+    if base:
+        _, _, digest = base.partition("@sha256:")
+        named = {"digest": {"sha256": digest}} if digest else {}
+        dependencies.append({"uri": f"docker://{base}", **named})
     statement = {
         "_type": STATEMENT,
         "subject": [

@@ -156,6 +156,27 @@ def test_the_provenance_names_every_file_the_commit_and_the_locks(made: Path, so
         "uri": "file:locks/run.txt",
         "digest": {"sha256": sha256(ROOT / "locks" / "run.txt")},
     }
+    assert len(build["resolvedDependencies"]) == 3  # without an image no base
+
+
+@pytest.mark.parametrize("builder", ["buildx", "buildah"])
+def test_the_provenance_names_the_base_of_the_image(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builder: str
+) -> None:
+    pinned = f"docker.io/library/python@sha256:{'a' * 64}"
+    monkeypatch.setattr(images, "missing_builder", lambda: "")
+    for name in ("build", "build_here"):
+        monkeypatch.setattr(images, name, lambda *_: {})
+
+    folder = make(source, VERSION, tmp_path, base=pinned if builder == "buildah" else "")
+
+    statement = read(folder / "postroad-0.1.0.intoto.json")
+    *_, named = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert named == (
+        {"uri": f"docker://{pinned}", "digest": {"sha256": "a" * 64}}
+        if builder == "buildah"
+        else {"uri": "docker://python:3.11-slim-bookworm"}
+    )
 
 
 def test_the_bill_of_materials_has_each_library_of_the_lock_once(made: Path) -> None:
