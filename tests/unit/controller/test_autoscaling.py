@@ -71,6 +71,9 @@ LATER = 20 * MINUTE
         (0, QueueLoad(SECOND, 5001), (6, "MailsDue")),
         (0, QueueLoad(LATER, 0, rest=LATER + SECOND), (0, "EnoughWorkers")),
         (0, QueueLoad(LATER, 0, rest=LATER), (1, "MaintenanceDue")),
+        (0, QueueLoad(SECOND, 0, rest=LATER, age=LATER - SECOND), (0, "EnoughWorkers")),
+        (0, QueueLoad(SECOND, 0, rest=LATER, age=LATER), (1, "MaintenanceDue")),
+        (0, QueueLoad(SECOND, 0, age=LATER), (0, "EnoughWorkers")),
         (12, QueueLoad(SECOND, 9000), (10, "FewerLater")),
     ],
 )
@@ -92,6 +95,17 @@ def test_fewer_come_once_fewer_sufficed_for_the_whole_time_and_then_as_many_as_d
     assert found[:10] == [8] * 10
     assert found[10:20] == [5] * 10
     assert found[21:] == [1] * len(found[21:])
+
+
+def test_rows_that_stay_old_wake_one_worker_and_then_one_at_each_quarter() -> None:
+    scale, sizes = Scale(0, timedelta()), []
+    for minute in range(1, 120):
+        load = QueueLoad(minute * MINUTE, 0, rest=100 * MINUTE, age=200 * MINUTE)
+        scale = next_scale(workers(0), scale, load)
+        sizes.append(scale.size)
+
+    woken, asleep, again = changes_of(sizes, 0)
+    assert (woken, again - asleep) == (0, 100)
 
 
 @dataclass

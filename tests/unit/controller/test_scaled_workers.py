@@ -37,6 +37,9 @@ SOON = 6
 A_COUNT = 40
 AN_HOUR = 3600
 
+SHORT_SLICES = {"view": {"sliceWindow": "1m"}}
+"""Browse start is about as old as the rows are."""
+
 
 def autoscaled(least: int = 0, most: int = 8, **rules: Any) -> dict[str, Any]:
     bounds = {"minReplicas": least, "maxReplicas": most, "mailsPerWorker": 10}
@@ -273,7 +276,7 @@ def test_queue_without_an_intake_gets_a_worker_now_and_then_while_mail_waits(
 ) -> None:
     async def scene() -> None:
         spec: dict[str, Any] = {"intake": intake(replicas=1)} if has_intake else {}
-        async with declared(**spec) as operator:
+        async with declared(**spec, **SHORT_SLICES) as operator:
             cassandra = {"spec": {"cassandra": {"rowLifetime": "12h"}}}
             assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", cassandra)
             queue = mail_queue(operator)
@@ -282,8 +285,30 @@ def test_queue_without_an_intake_gets_a_worker_now_and_then_while_mail_waits(
             operator.world.queues(str(NAME)).ready.clear()
             await move(2 * AN_HOUR)
             assert replicas(operator) == 0
-            await move(AN_HOUR + 60)
+            await move(AN_HOUR - 60)
             assert replicas(operator) == (0 if has_intake else 1)
+
+    run(scene())
+
+
+def test_operators_that_begin_wake_a_worker_for_rows_that_are_old_and_for_no_others() -> None:
+    async def scene() -> None:
+        async with declared(**SHORT_SLICES) as operator:
+            cassandra = {"spec": {"cassandra": {"rowLifetime": "12h"}}}
+            assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", cassandra)
+            queue = mail_queue(operator)
+            await queue.enqueue(plain_mail("held"))
+            await queue.hold(Selector.all())
+            operator.world.queues(str(NAME)).ready.clear()
+        found = []
+        for _ in range(3):
+            async with running_controller(beside=operator) as operator:
+                operator.fill_indexes()
+                await move(A_COUNT)
+                found.append(replicas(operator))
+                await move(1.6 * AN_HOUR)
+                assert replicas(operator) == 0
+        assert found == [0, 0, 1]
 
     run(scene())
 

@@ -11,7 +11,8 @@ there are at most `MAX_CHANGES` in `PERIOD`: the last one goes to the bound, so 
 lacking.
 
 A process that begins takes over the number that the Deployment has, and keeps it for as long as any
-other. Source: ADR 0082.
+other. It cannot know since when there is no worker: then the age of the rows decides whether they
+need one. Source: ADR 0082.
 
 Another autoscaler may have the replicas. Who wrote replicas last does not tell: one that is deleted
 leaves its name in `managedFields`, and some write under names of their own. So the autoscalers
@@ -23,7 +24,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import floor
 from typing import Any, NamedTuple
 
@@ -86,7 +87,8 @@ CHANGED = {
 class QueueLoad:
     """Mail of a queue when it was counted. `ended`: a number that grows by each entry that ends,
     None where it was not counted; `oldest`: for how long a mail has been due; `rest`: for how long
-    the queue may be without workers; `at_least`: more mails may be due."""
+    the queue may be without workers; `at_least`: more mails may be due; `age`: of the oldest row,
+    at most."""
 
     at: timedelta
     due: int
@@ -94,6 +96,7 @@ class QueueLoad:
     oldest: timedelta | None = None
     rest: timedelta | None = None
     at_least: bool = False
+    age: timedelta = timedelta()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,10 @@ def _needed(workers: Workers, scale: Scale, load: QueueLoad) -> tuple[int, str]:
         if late > by_number:
             return late, OLDEST_LATE
     if not by_number and not scale.size and load.rest is not None:
-        return int(load.at - scale.at >= load.rest), MAINTENANCE
+        idle = load.at - scale.at
+        if not scale.changes:  # since when there is none, this process does not know
+            idle = max(idle, load.age)
+        return int(idle >= load.rest), MAINTENANCE
     return by_number, MAILS_DUE
 
 
@@ -270,14 +276,19 @@ class Autoscalers:
         if (known := self._known.get(plan.queue.uid)) is not None:
             known.plan = plan
 
-    def observe(self, plan: ViewPlan, sizes: Sizes, ended: int) -> None:
-        """Decide by a count, where a MailQueue has autoscaling that decides."""
+    def observe(
+        self, plan: ViewPlan, sizes: Sizes, browse_start: datetime | None, ended: int
+    ) -> None:
+        """Decide by a count, where a MailQueue has autoscaling that decides. No row that waits is
+        older than `browse_start`."""
         spec, kept = plan.queue.spec, sizes.size or sizes.dead_letters
         is_maintained = not kept or (spec.intake is not None and spec.intake.replicas > 0)
         rest = None if is_maintained else plan.keyspace.cassandra.row_lifetime / REST
-        since, now = sizes.oldest_due, self._clock.elapsed()
-        age = None if since is None else self._clock.now() - since
-        load = QueueLoad(now, sizes.due, ended, age, rest, sizes.at_least)
+        since, now = sizes.oldest_due, self._clock.now()
+        oldest = None if since is None else now - since
+        age = timedelta() if browse_start is None else now - browse_start
+        elapsed = self._clock.elapsed()
+        load = QueueLoad(elapsed, sizes.due, ended, oldest, rest, sizes.at_least, age)
         self._decide(plan.queue.uid, load)
 
     def wake(self, uid: str, ready: int) -> None:

@@ -165,7 +165,8 @@ class QueueMetrics:
         self._oldest.pop(plan.queue.key, None)
         if counted.sizes.oldest_due is not None or counted.sizes.due == 0:
             self._oldest[plan.queue.key] = counted.sizes.oldest_due
-        self._autoscalers.observe(plan, counted.sizes, counted.ended)
+        browse_start = counted.limits.browse_start
+        self._autoscalers.observe(plan, counted.sizes, browse_start, counted.ended)
         return reported_metrics(plan.status, counted.fields, self._clock.now())
 
     def oldest_seconds(self) -> Iterator[Sample]:
