@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
@@ -101,11 +101,33 @@ def test_rows_that_stay_old_wake_one_worker_and_then_one_at_each_quarter() -> No
     scale, sizes = Scale(0, timedelta()), []
     for minute in range(1, 120):
         load = QueueLoad(minute * MINUTE, 0, rest=100 * MINUTE, age=200 * MINUTE)
-        scale = next_scale(workers(0), scale, load)
+        scale = replace(next_scale(workers(0), scale, load), has_worked=True)
         sizes.append(scale.size)
 
     woken, asleep, again = changes_of(sizes, 0)
     assert (woken, again - asleep) == (0, 100)
+
+
+def test_worker_for_the_rows_stays_until_one_was_ready_and_no_row_is_about_to_expire() -> None:
+    rules, rest = workers(0), 100 * MINUTE
+    scale = next_scale(rules, Scale(0, timedelta()), QueueLoad(rest, 0, rest=rest))
+    for number in range(1, 100):
+        load = QueueLoad(rest + number * MINUTE, 0, rest=rest)
+        scale = next_scale(rules, scale, load)
+        assert scale.size == 1, "its pod was not ready"
+
+    for number in range(100, 200):
+        load = QueueLoad(rest + number * MINUTE, 0, rest=rest, age=3 * rest)
+        scale = next_scale(rules, replace(scale, has_worked=True), load)
+        assert scale.size == 1, "rows are older than those that were rolled forward"
+
+    sizes = []
+    for number in range(200, 230):
+        load = QueueLoad(rest + number * MINUTE, 0, rest=rest, age=3 * rest - SECOND)
+        scale = next_scale(rules, scale, load)
+        sizes.append(scale.size)
+    assert changes_of(sizes, 1) == [10]
+    assert not scale.has_worked, "the next one counts by itself"
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 from postroad.controller.kubernetes.api import CONFIGURATION_HASH
 from postroad.controller.kubernetes.drift import is_current, merged, with_hash
 from postroad.controller.pods.manifests import wanted_children
-from postroad.controller.pods.readiness import shortage
+from postroad.controller.pods.readiness import has_ready_pods, shortage
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.parts import AllowedNamespaces, allows
 from postroad.controller.spec.queue_resource import PodContext, Queue
@@ -489,6 +489,22 @@ ALL = {"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2}
 )
 def test_workers_are_ready_when_enough_new_ones_are(found: dict[str, Any], ready: bool) -> None:
     assert (shortage(found, 2, "workers") is None) is ready
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (deployment(**ALL | {"readyReplicas": 1}), True),
+        (deployment(seen=1, **ALL), False),
+        (deployment(), False),
+        (deployment(**ALL) | {"spec": {"replicas": 0}}, False),
+    ],
+    ids=["one", "not seen yet", "none", "none wanted"],
+)
+def test_pods_that_are_ready_count_once_the_present_spec_is_seen(
+    found: dict[str, Any], expected: bool
+) -> None:
+    assert has_ready_pods(found) is expected
 
 
 def test_a_stuck_deployment_says_why() -> None:

@@ -13,6 +13,7 @@ from contract.queue_harness import plain_mail
 from postroad.adapters.memory.broker import BrokerQueues, MemoryBroker
 from postroad.adapters.memory.servers import FixedConfiguration, MemoryServers
 from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.mailqueue import plan
 from postroad.controller.mailqueue.queues import Queues
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
@@ -287,6 +288,27 @@ def test_queue_without_an_intake_gets_a_worker_now_and_then_while_mail_waits(
             assert replicas(operator) == 0
             await move(AN_HOUR - 60)
             assert replicas(operator) == (0 if has_intake else 1)
+
+    run(scene())
+
+
+def test_worker_for_the_rows_is_not_taken_away_before_its_pod_was_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        async with declared(**SHORT_SLICES) as operator:
+            cassandra = {"spec": {"cassandra": {"rowLifetime": "12h"}}}
+            assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", cassandra)
+            queue = mail_queue(operator)
+            await queue.enqueue(plain_mail("held"))
+            await queue.hold(Selector.all())
+            operator.world.queues(str(NAME)).ready.clear()
+            with monkeypatch.context() as slow:
+                slow.setattr(plan, "has_ready_pods", lambda _: False)
+                await move(4 * AN_HOUR)
+                assert replicas(operator) == 1
+            await move(AN_HOUR)
+            assert replicas(operator) == 0
 
     run(scene())
 

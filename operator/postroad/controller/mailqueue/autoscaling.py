@@ -67,6 +67,10 @@ REST = 4
 """Part of rowLifetime for which a queue with mail, and without an intake, may have no worker: rows
 are rolled forward at half of it."""
 
+LEFT = 3
+"""Such parts that rows reach before they are rolled forward, as a slice has one itself, at most.
+With older ones the worker that does it is not done."""
+
 NOT_COUNTED, ENOUGH, AT_MAXIMUM = "NotCounted", "EnoughWorkers", "AtMaximum"
 MAILS_DUE, OLDEST_LATE, MAINTENANCE = "MailsDue", "OldestMailLate", "MaintenanceDue"
 FEWER, FEWER_LATER, MORE_LATER = "FewerSuffice", "FewerLater", "MoreLater"
@@ -104,7 +108,8 @@ class Scale:
     """The number of workers of a queue, and what the next decision needs. `at`: of the last change;
     `fewer`: since when fewer would do, and how many; `pace`: endings in a second; `before`: that
     before an increase that is not judged yet; `limit`: that at which more were of no use;
-    `carried`: endings in a second by each worker when mail lacked workers last, and when."""
+    `carried`: endings in a second by each worker when mail lacked workers last, and when;
+    `has_worked`: a worker was ready since there were none."""
 
     size: int
     at: timedelta
@@ -116,6 +121,7 @@ class Scale:
     before: float | None = None
     limit: float | None = None
     carried: tuple[float, timedelta] | None = None
+    has_worked: bool = False
 
     def recent(self, now: timedelta) -> int:
         """Return how many changes there were in the last `PERIOD`."""
@@ -149,12 +155,20 @@ def _needed(workers: Workers, scale: Scale, load: QueueLoad) -> tuple[int, str]:
         late = min(scale.size + max(1, scale.size // 2), with_mail)
         if late > by_number:
             return late, OLDEST_LATE
-    if not by_number and not scale.size and load.rest is not None:
-        idle = load.at - scale.at
-        if not scale.changes:  # since when there is none, this process does not know
-            idle = max(idle, load.age)
-        return int(idle >= load.rest), MAINTENANCE
+    if not by_number and load.rest is not None:
+        return int(_is_maintenance_due(scale, load, load.rest)), MAINTENANCE
     return by_number, MAILS_DUE
+
+
+def _is_maintenance_due(scale: Scale, load: QueueLoad, rest: timedelta) -> bool:
+    """True if the rows need a worker: there was none for long, or the one that there is was not
+    ready yet, or is not done."""
+    if scale.size:
+        return not scale.has_worked or load.age >= LEFT * rest
+    idle = load.at - scale.at
+    if not scale.changes:  # since when there is none, this process does not know
+        idle = max(idle, load.age)
+    return idle >= rest
 
 
 def _carrying(scale: Scale, now: timedelta) -> int:
@@ -220,9 +234,8 @@ def _with_more(scale: Scale, wanted: int, most: int, now: timedelta, why: str) -
 
 def _changed(scale: Scale, size: int, now: timedelta, why: str) -> Scale:
     kept = tuple(each for each in scale.changes if now - each < PERIOD)
-    return replace(
-        scale, size=size, at=now, reason=why, changes=(*kept, now), fewer=None, limit=None
-    )
+    scale = replace(scale, size=size, at=now, reason=why, changes=(*kept, now))
+    return replace(scale, fewer=None, limit=None, has_worked=scale.has_worked and size > 0)
 
 
 def within_bounds(workers: Workers, scale: Scale, now: timedelta) -> Scale:
@@ -254,9 +267,11 @@ class Autoscalers:
         self._clock = clock
         self._known: dict[str, _Known] = {}
 
-    def decided(self, queue: Queue, present: int | None, *, by_another: bool) -> Decided | None:
+    def decided(
+        self, queue: Queue, present: int | None, *, is_ready: bool, by_another: bool
+    ) -> Decided | None:
         """Return how many workers a MailQueue gets; None: what its spec has. `present`: those that
-        its Deployment has; `by_another`: another autoscaler decides."""
+        its Deployment has; `is_ready`: one of them is; `by_another`: another autoscaler decides."""
         workers, now = queue.spec.workers, self._clock.elapsed()
         if workers is None or workers.autoscaling is None or queue.spec.paused:
             self.forget(queue.uid)
@@ -269,6 +284,8 @@ class Autoscalers:
             if known.scale.reason == BY_AUTOSCALER:  # its number stays until the next count
                 known.scale = replace(known.scale, reason=NOT_COUNTED)
             known.scale = within_bounds(workers, known.scale, now)
+        if is_ready and known.scale.size:
+            known.scale = replace(known.scale, has_worked=True)
         return Decided(known.scale.size, known.scale.reason)
 
     def keep(self, plan: ViewPlan) -> None:

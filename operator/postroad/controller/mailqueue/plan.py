@@ -23,6 +23,7 @@ from postroad.controller.kubernetes.api import (
 )
 from postroad.controller.kubernetes.drift import hash_in
 from postroad.controller.mailqueue.autoscaling import Autoscalers, Decided, is_autoscaled
+from postroad.controller.pods.readiness import has_ready_pods
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import ChildVersion, Indexes, key_of, place_for
 from postroad.controller.spec.cluster import QueueClusterSpec
@@ -291,5 +292,8 @@ class FactsReader:
         if worker in deployments and not is_of_queue:
             present = deployments[worker]["spec"].get("replicas")
         by_another = is_of_queue or worker in foreign
-        decided = self._autoscalers.decided(queue, present, by_another=by_another)
+        is_ready = worker in deployments and has_ready_pods(deployments[worker])
+        decided = self._autoscalers.decided(
+            queue, present, is_ready=is_ready, by_another=by_another
+        )
         return decided, self._clock.elapsed() if by_another or foreign else None

@@ -20,6 +20,13 @@ def shortage(deployment: Mapping[str, Any], wanted: int, what: str) -> str | Non
     return message
 
 
+def has_ready_pods(deployment: Mapping[str, Any]) -> bool:
+    """True if pods that a Deployment has by its present spec are ready."""
+    status = deployment.get("status") or {}
+    seen = status.get("observedGeneration", -1) >= deployment["metadata"]["generation"]
+    return seen and bool(deployment["spec"].get("replicas") and status.get("readyReplicas"))
+
+
 def deployment_facts(deployment: Mapping[str, Any] | None, wanted: int) -> dict[str, Any]:
     """Return ready, desired and present replicas of a Deployment."""
     if deployment is None:
