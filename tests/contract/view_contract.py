@@ -671,6 +671,16 @@ class ViewContract:
 
         assert await view.count_marks(PARTITION, NOW) == Counts(total=4, delayed=1, held=1)
 
+    async def test_marks_that_keep_the_outcomes_of_an_attempt_are_counted(self, view: View) -> None:
+        await view.mark_delivered(key(1), NOW, NO_TRAITS, OUTCOMES)
+        await view.end(key(2), REPLACED, NO_TRAITS, OUTCOMES)
+        await view.end(key(3), REPLACED, NO_TRAITS)
+        await view.mark_delivered(key(4), NOW, NO_TRAITS)
+
+        assert await view.count_marks(PARTITION, NOW) == Counts(4, 0, 0, attempted=2)
+        later = await view.count_marks(PARTITION, NOW, key(1).enqueue_id)
+        assert later == Counts(3, 0, 0, attempted=1)
+
     async def test_marks_of_withdrawn_entries_are_found_where_their_rows_are_not(
         self, view: View
     ) -> None:

@@ -17,11 +17,12 @@ from postroad.domain.queues.entries import Ending, EntryKey, Mark, Partition, Pu
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Rows or marks of one partition: all; those with a `due_at` after the moment asked about and
-    not held; those held."""
+    not held; those held; of marks, those that an attempt left its outcomes in."""
 
     total: int
     delayed: int
     held: int
+    attempted: int = 0
 
     @classmethod
     def of(cls, traits: Iterable[Traits], now: datetime | None) -> Counts:

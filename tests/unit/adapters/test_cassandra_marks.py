@@ -182,10 +182,10 @@ async def test_marked_entries_are_read_with_those_being_replaced(
 
 
 async def test_marks_are_counted(session: ScriptedSession, marks: CassandraMarks) -> None:
-    session.answer(mark_statements.COUNT_MARKS, [{"total": 9, "held": 2}])
+    session.answer(mark_statements.COUNT_MARKS, [{"total": 9, "held": 2, "attempted": 7}])
     session.answer(mark_statements.COUNT_LATER_MARKS, [{"total": 5, "held": 1}])
 
-    assert await marks.count_marks(PARTITION, NOW) == Counts(total=9, delayed=4, held=2)
+    assert await marks.count_marks(PARTITION, NOW) == Counts(9, delayed=4, held=2, attempted=7)
     assert [values for _, values in session.sent] == [(*PLACE, FIRST), (*PLACE, FIRST, NOW)]
 
 

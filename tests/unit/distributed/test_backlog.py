@@ -7,9 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from contract.queue_harness import Consumer
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.maintenance import browse_start
 from postroad.distributed.reading.size import KeptCounts, SizeCache
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.delivery.retries import DONE, Reject, RetryItem
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
@@ -165,6 +168,28 @@ async def test_counts_are_kept_for_another_engine_of_the_queue(
     assert second < first
     kept.closed.clear()
     assert await counted() == first
+
+
+async def test_attempts_of_workers_are_counted_and_what_administration_ends_is_not(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    kept, outcomes = KeptCounts(), AttemptOutcomes((), 1.5)
+    sizes = SizeCache(process.queue._engine, kept)
+    await cluster.enqueue(process, *names(range(20)))
+    await sizes.get()
+    consumer = Consumer(cluster, process.queue)
+    for ending in (DONE, DONE, RetryItem(timedelta(hours=1)), Reject("no")):
+        await (await consumer.next()).end(ending, outcomes)
+    await sizes.get()
+    assert kept.attempted == 4
+
+    await consumer.close()
+    await process.queue.hold(Selector.all())
+    await process.queue.release(Selector.all())
+    await process.queue.flush(Selector.all())
+    await process.queue.remove(Selector.all())
+    await sizes.get()
+    assert kept.attempted == 4
 
 
 async def test_ages_count_a_mail_once_whose_replacement_is_finished_later(

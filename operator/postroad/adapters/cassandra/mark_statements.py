@@ -140,8 +140,11 @@ SELECT_VERSION = Statement(
 """Static columns only. Of the last two only the write times count. They cannot be compared with
 each other, because plain writes set the one and lightweight transactions the other."""
 
-COUNT_MARKS = Statement(count("deleted_mails", _OWN), COUNTING, COUNTED)
-"""As `COUNT_ROWS`, from which this is subtracted."""
+COUNT_MARKS = Statement(
+    count("deleted_mails", _OWN, ", count(seconds) AS attempted"), COUNTING, COUNTED
+)
+"""As `COUNT_ROWS`, from which this is subtracted. A mark has `seconds` with the outcomes of an
+attempt, and none otherwise."""
 
 COUNT_LATER_MARKS = Statement(
     count("deleted_mails", f"{_OWN} AND due_at > ? ALLOW FILTERING"), COUNTING, COUNTED

@@ -41,9 +41,10 @@ def select(table: str, columns: tuple[str, ...], where: str) -> str:
     return f"SELECT {', '.join(columns)} FROM {{keyspace}}.{table} WHERE {where}"
 
 
-def count(table: str, where: str) -> str:
+def count(table: str, where: str, more: str = "") -> str:
     """Return a SELECT that counts rows and held ones: `held` is true or absent."""
-    return f"SELECT count(*) AS total, count(held) AS held FROM {{keyspace}}.{table} WHERE {where}"
+    counted = f"count(*) AS total, count(held) AS held{more}"
+    return f"SELECT {counted} FROM {{keyspace}}.{table} WHERE {where}"
 
 
 # ruff: noqa: S608  # the statements are built from constants of this file; values are always bound

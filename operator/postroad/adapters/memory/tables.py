@@ -306,7 +306,8 @@ class MemoryMarks:
     @step("view")
     def count_marks(self, partition: Partition, now: datetime, after: UUID | None = None) -> Counts:
         found = within(self._tables.traits, partition, after)
-        return Counts.of((traits for _, traits in found), now)
+        counts = Counts.of((traits for _, traits in found), now)
+        return replace(counts, attempted=len(within(self._tables.outcomes, partition, after)))
 
     async def withdrawn_without_rows(
         self, partition: Partition, after: UUID | None = None

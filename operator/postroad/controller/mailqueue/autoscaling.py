@@ -5,10 +5,10 @@ More at once where more mail is due than they are for, or the oldest waits too l
 fewer would have done for `scaleDownAfter`. Workers that keep up leave no mail due: so what one
 carried while mail lacked workers is kept, and there are never fewer than the pace needs.
 
-After an increase the pace at which mail ends is compared: where more workers brought no faster one,
-the next hop is the limit, and there are no more until the pace changes. Whatever the load does,
-there are at most `MAX_CHANGES` in `PERIOD`: the last one goes to the bound, so that none is
-lacking.
+After an increase the pace of attempts is compared, and nothing that administration ends: where more
+workers brought no faster one, the next hop is the limit, and there are no more until the pace
+changes. Whatever the load does, there are at most `MAX_CHANGES` in `PERIOD`: the last one goes to
+the bound, so that none is lacking.
 
 A process that begins takes over the number that the Deployment has, and keeps it for as long as any
 other. It cannot know since when there is no worker: then the age of the rows decides whether they
@@ -50,7 +50,7 @@ SETTLE = timedelta(minutes=2)
 two counts follow."""
 
 FASTER = 1.1
-"""Factor by which mail ends faster, at least, where further workers are of use."""
+"""Factor by which attempts end faster, at least, where further workers are of use."""
 
 FORGET = timedelta(days=1)
 """Time after which fewer workers are tried though they would have lacked: mail may have become
@@ -89,14 +89,14 @@ CHANGED = {
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """Mail of a queue when it was counted. `ended`: a number that grows by each entry that ends,
-    None where it was not counted; `oldest`: for how long a mail has been due; `rest`: for how long
-    the queue may be without workers; `at_least`: more mails may be due; `age`: of the oldest row,
-    at most."""
+    """Mail of a queue when it was counted. `attempted`: a number that grows by each attempt that
+    ends, None where it was not counted; `oldest`: for how long a mail has been due; `rest`: for how
+    long the queue may be without workers; `at_least`: more mails may be due; `age`: of the oldest
+    row, at most."""
 
     at: timedelta
     due: int
-    ended: int | None = None
+    attempted: int | None = None
     oldest: timedelta | None = None
     rest: timedelta | None = None
     at_least: bool = False
@@ -106,9 +106,9 @@ class QueueLoad:
 @dataclass(frozen=True, slots=True)
 class Scale:
     """The number of workers of a queue, and what the next decision needs. `at`: of the last change;
-    `fewer`: since when fewer would do, and how many; `pace`: endings in a second; `before`: that
+    `fewer`: since when fewer would do, and how many; `pace`: attempts in a second; `before`: that
     before an increase that is not judged yet; `limit`: that at which more were of no use;
-    `carried`: endings in a second by each worker when mail lacked workers last, and when;
+    `carried`: attempts in a second by each worker when mail lacked workers last, and when;
     `has_worked`: a worker was ready since there were none."""
 
     size: int
@@ -182,11 +182,11 @@ def _carrying(scale: Scale, now: timedelta) -> int:
 
 def _with_pace(workers: Workers, scale: Scale, load: QueueLoad) -> Scale:
     last = scale.counted
-    if load.ended is None:
+    if load.attempted is None:
         return scale
-    if last is None or last.ended is None or last.at >= load.at:
+    if last is None or last.attempted is None or last.at >= load.at:
         return replace(scale, counted=load)
-    pace = (load.ended - last.ended) / (load.at - last.at).total_seconds()
+    pace = (load.attempted - last.attempted) / (load.at - last.at).total_seconds()
     scale = replace(scale, counted=load, pace=max(0.0, pace))
     if _is_busy(workers, scale, min(last.due, load.due), load.at):
         scale = replace(scale, carried=(scale.pace / scale.size, load.at))
@@ -294,7 +294,7 @@ class Autoscalers:
             known.plan = plan
 
     def observe(
-        self, plan: ViewPlan, sizes: Sizes, browse_start: datetime | None, ended: int
+        self, plan: ViewPlan, sizes: Sizes, browse_start: datetime | None, attempted: int
     ) -> None:
         """Decide by a count, where a MailQueue has autoscaling that decides. No row that waits is
         older than `browse_start`."""
@@ -305,7 +305,7 @@ class Autoscalers:
         oldest = None if since is None else now - since
         age = timedelta() if browse_start is None else now - browse_start
         elapsed = self._clock.elapsed()
-        load = QueueLoad(elapsed, sizes.due, ended, oldest, rest, sizes.at_least, age)
+        load = QueueLoad(elapsed, sizes.due, attempted, oldest, rest, sizes.at_least, age)
         self._decide(plan.queue.uid, load)
 
     def wake(self, uid: str, ready: int) -> None:

@@ -45,12 +45,12 @@ class _KnownQueue:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A count of a queue. `ended`: entries that ended since this process began, as far as its
-    counts saw it."""
+    """A count of a queue. `attempted`: attempts of workers that ended since this process began, as
+    far as its counts saw it."""
 
     sizes: Sizes
     limits: Limits
-    ended: int
+    attempted: int
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Engines:
             await known.configuration.refresh_unless(SAME_RECONCILE)
             sizes = await SizeCache(engine, known.counts).get()
             limits = await engine.limits_cache.limits()  # those of the sizes
-        return Counted(sizes, limits, known.counts.ended)
+        return Counted(sizes, limits, known.counts.attempted)
 
     def forget(self, uid: str) -> None:
         """Drop what is known of a queue. Idempotent."""
@@ -166,7 +166,7 @@ class QueueMetrics:
         if counted.sizes.oldest_due is not None or counted.sizes.due == 0:
             self._oldest[plan.queue.key] = counted.sizes.oldest_due
         browse_start = counted.limits.browse_start
-        self._autoscalers.observe(plan, counted.sizes, browse_start, counted.ended)
+        self._autoscalers.observe(plan, counted.sizes, browse_start, counted.attempted)
         return reported_metrics(plan.status, counted.fields, self._clock.now())
 
     def oldest_seconds(self) -> Iterator[Sample]:

@@ -82,8 +82,10 @@ class KeptCounts:
     over: dict[Partition, UUID] = field(default_factory=dict)
     """Rows up to this id have final marks."""
     marks: dict[Partition, int] = field(default_factory=dict)
-    ended: int = 0
-    """Marks that came from one count to the next, of all counts: entries that ended."""
+    """Those with the outcomes of an attempt."""
+    attempted: int = 0
+    """Marks with outcomes that came from one count to the next, of all counts: attempts of workers.
+    What administration and maintenance end has none."""
     dead_letters: int = 0
     dead_letters_until: timedelta | None = None
 
@@ -221,9 +223,9 @@ class SizeCache:
         view, now = self._engine.view, call.now
         marks = await view.count_marks(partition, now, version.purged)
         rows = await view.count_rows(partition, now, version.purged)
-        known = self._kept.marks.get(partition, marks.total if call.is_first else 0)
-        self._kept.ended += max(0, marks.total - known)
-        self._kept.marks[partition] = marks.total
+        known = self._kept.marks.get(partition, marks.attempted if call.is_first else 0)
+        self._kept.attempted += max(0, marks.attempted - known)
+        self._kept.marks[partition] = marks.attempted
         missing, is_settled = await self._unfinished(partition, version)
         if marks.total and await self._may_have_expired(call, partition, closed, version, rows):
             pairs = self._read(call, partition, version.purged, rows, marks)

@@ -359,6 +359,7 @@ class CassandraMarks:
             total=every[0]["total"],
             delayed=sum(each[0]["total"] - each[0]["held"] for each in waiting),
             held=every[0]["held"],
+            attempted=every[0].get("attempted", 0),
         )
 
     async def _each(self, statement: Statement, *values: object) -> AsyncIterator[Row]:
