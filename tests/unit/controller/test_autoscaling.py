@@ -58,6 +58,8 @@ LATER = 20 * MINUTE
         (1, QueueLoad(LATER, 1001), (2, "MailsDue")),
         (1, QueueLoad(LATER, 7500), (8, "MailsDue")),
         (1, QueueLoad(LATER, 99_000), (10, "MailsDue")),
+        (6, QueueLoad(LATER, 6001), (8, "MailsDue")),
+        (9, QueueLoad(LATER, 9001), (10, "MailsDue")),
         (10, QueueLoad(LATER, 99_000), (10, "AtMaximum")),
         (1, QueueLoad(SETTLE - SECOND, 7500), (1, "MoreLater")),
         (3, QueueLoad(LATER, 0), (3, "FewerLater")),
@@ -227,6 +229,14 @@ def test_next_hop_that_is_the_limit_gets_no_more_workers_until_it_is_faster() ->
 
     queue.hop = 1e9
     assert max(queue.run(lambda _: 200, 10)) > limited
+
+
+def test_few_more_workers_than_many_are_not_taken_for_a_next_hop_that_is_the_limit() -> None:
+    queue = Simulated(workers(most=40), Scale(16, timedelta()), each=5.0, due=15_000)
+    queue.run(lambda _: 95, 30)
+
+    assert queue.due <= 20_000
+    assert queue.scale.size >= 19
 
 
 def test_limit_is_tried_again_after_an_hour() -> None:

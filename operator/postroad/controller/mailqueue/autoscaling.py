@@ -52,6 +52,9 @@ two counts follow."""
 FASTER = 1.1
 """Factor by which attempts end faster, at least, where further workers are of use."""
 
+STEP = 5
+"""An increase is of such a part of the workers, at least: fewer could not bring that much."""
+
 FORGET = timedelta(days=1)
 """Time after which fewer workers are tried though they would have lacked: mail may have become
 faster to deliver, which workers that are not busy do not show."""
@@ -229,7 +232,9 @@ def _with_more(scale: Scale, wanted: int, most: int, now: timedelta, why: str) -
         if recent >= MAX_CHANGES:
             return replace(scale, reason=TOO_OFTEN)
     is_last = recent >= MAX_CHANGES - 1
-    return _changed(replace(scale, before=scale.pace), most if is_last else wanted, now, why)
+    judged = scale.size + -(-scale.size // STEP)
+    size = most if is_last else min(max(wanted, judged), most)
+    return _changed(replace(scale, before=scale.pace), size, now, why)
 
 
 def _changed(scale: Scale, size: int, now: timedelta, why: str) -> Scale:
