@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from postroad.controller.mailqueue.autoscaling import (
     PERIOD,
     SETTLE,
     TRY_AGAIN,
+    TRY_FEWER,
     QueueLoad,
     Scale,
     next_scale,
@@ -218,6 +220,38 @@ def test_what_workers_carried_is_forgotten_after_a_day() -> None:
     assert next_scale(workers(), scale, load).reason == "FewerLater"
     fresh = Scale(8, timedelta(), counted=counted, carried=(1.0, counted.at))
     assert next_scale(workers(), fresh, load).reason == "EnoughWorkers"
+
+
+@pytest.mark.parametrize(
+    ("rate", "minutes", "each", "hop"),
+    [(2, 30, 0.1, 1e9), (5, 30, 0.5, 1e9), (15, 30, 3.3, 1e9), (5, 60, 20, 0.33), (5, 180, 20, 1)],
+)
+def test_load_that_one_carried_before_a_slow_hop_needs_no_more_two_hours_after_it(
+    rate: float, minutes: int, each: float, hop: float
+) -> None:
+    queue = Simulated(workers(most=20), Scale(1, timedelta()))
+    queue.run(lambda _: rate, 60)
+    queue.each, queue.hop = each, hop
+    assert max(queue.run(lambda _: rate, minutes)) > 1
+    queue.each, queue.hop = 20.0, 1e9
+    sizes = queue.run(lambda _: rate, EIGHT_HOURS)
+
+    assert {*sizes[2 * FIRST_HOUR :]} <= {1, 2}
+
+
+def test_mail_that_becomes_slower_to_deliver_gets_fewer_workers_each_six_hours_of_a_day() -> None:
+    queue = Simulated(workers(most=60), Scale(1, timedelta()))
+    queue.run(lambda _: 150, 120)
+    queue.each = 5.0
+    queue.run(lambda _: 143, 60)
+    day = queue.run(lambda _: 143, 24 * 60)
+    changes = changes_of(day, day[0])
+    trials = [each for each in changes if day[each] < 0.7 * day[each - 1]]
+
+    assert 1 <= len(trials) <= 4
+    assert min(b - a for a, b in pairwise(trials)) >= TRY_FEWER / COUNT
+    assert min(day) >= 14, "half of them"
+    assert len({*queue.run(lambda _: 143, EIGHT_HOURS)}) == 1
 
 
 def test_next_hop_that_is_the_limit_gets_no_more_workers_until_it_is_faster() -> None:

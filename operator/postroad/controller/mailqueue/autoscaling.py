@@ -3,7 +3,8 @@ that a process keeps.
 
 More at once where more mail is due than they are for, or the oldest waits too long; fewer once
 fewer would have done for `scaleDownAfter`. Workers that keep up leave no mail due: so what one
-carried while mail lacked workers is kept, and there are never fewer than the pace needs.
+carried while mail lacked workers is kept, and there are never fewer than the pace needs. What each
+carried at best is tried later, since the next hop may have been slow.
 
 After an increase the pace of attempts is compared, and nothing that administration ends: where more
 workers brought no faster one, the next hop is the limit, and there are no more until the pace
@@ -63,6 +64,10 @@ TRY_AGAIN = timedelta(hours=1)
 """After so long there are more workers once more though the last ones brought nothing: what they
 were compared with may have been another mixture of mail."""
 
+TRY_FEWER = timedelta(hours=6)
+"""Time to the next trial of fewer workers after one at which they lacked, though each had carried
+more before. A trial takes away half of them at most."""
+
 PERIOD, MAX_CHANGES = timedelta(minutes=30), 6
 """Changes in any time of this length. Half of them are kept for increases."""
 
@@ -111,8 +116,9 @@ class Scale:
     """The number of workers of a queue, and what the next decision needs. `at`: of the last change;
     `fewer`: since when fewer would do, and how many; `pace`: attempts in a second; `before`: that
     before an increase that is not judged yet; `limit`: that at which more were of no use;
-    `carried`: attempts in a second by each worker when mail lacked workers last, and when;
-    `has_worked`: a worker was ready since there were none."""
+    `carried`: attempts in a second by each worker when mail lacked workers last, and when; `best`:
+    the most of each in two counts, busy or not, and when; `trial`: when there were fewer because of
+    that, and whether they lacked; `has_worked`: a worker was ready since there were none."""
 
     size: int
     at: timedelta
@@ -124,6 +130,8 @@ class Scale:
     before: float | None = None
     limit: float | None = None
     carried: tuple[float, timedelta] | None = None
+    best: tuple[float, timedelta] | None = None
+    trial: tuple[timedelta, bool] | None = None
     has_worked: bool = False
 
     def recent(self, now: timedelta) -> int:
@@ -180,7 +188,18 @@ def _carrying(scale: Scale, now: timedelta) -> int:
         return 0
     if scale.carried is None or now - scale.carried[1] >= FORGET:
         return 1
-    return floor(scale.pace * FASTER / scale.carried[0]) + 1
+    return floor(scale.pace * FASTER / _capacity(scale.carried, scale, now)) + 1
+
+
+def _capacity(carried: tuple[float, timedelta], scale: Scale, now: timedelta) -> float:
+    """Return how many attempts in a second one worker is good for: as many as the last time that
+    they were the limit, and after a while as many as ever. The next hop may have been slow then,
+    which workers that are not busy do not correct."""
+    each, at = carried
+    when, has_failed = scale.trial or (now, False)
+    if scale.best is None or now - at < TRY_AGAIN or (has_failed and now - when < TRY_FEWER):
+        return each
+    return max(each, scale.best[0])
 
 
 def _with_pace(workers: Workers, scale: Scale, load: QueueLoad) -> Scale:
@@ -190,9 +209,18 @@ def _with_pace(workers: Workers, scale: Scale, load: QueueLoad) -> Scale:
     if last is None or last.attempted is None or last.at >= load.at:
         return replace(scale, counted=load)
     pace = (load.attempted - last.attempted) / (load.at - last.at).total_seconds()
-    scale = replace(scale, counted=load, pace=max(0.0, pace))
+    pace, before = max(0.0, pace), scale.pace
+    scale = replace(scale, counted=load, pace=pace)
     if _is_busy(workers, scale, min(last.due, load.due), load.at):
-        scale = replace(scale, carried=(scale.pace / scale.size, load.at))
+        trial = scale.trial
+        if trial is not None and load.at - trial[0] < TRY_AGAIN:
+            trial = (trial[0], True)
+        scale = replace(scale, carried=(pace / scale.size, load.at), trial=trial)
+    if not scale.size or last.at - scale.at < SETTLE:
+        return scale
+    best, of_each = scale.best, min(pace, before) / scale.size
+    if best is None or of_each >= best[0] or load.at - best[1] >= FORGET:
+        scale = replace(scale, best=(of_each, load.at))
     return scale
 
 
@@ -215,6 +243,8 @@ def _with_fewer(scale: Scale, wanted: int, now: timedelta, after: timedelta) -> 
         return replace(scale, reason=FEWER_LATER)
     if scale.recent(now) > MAX_CHANGES // 2:
         return replace(scale, reason=TOO_OFTEN)
+    if scale.carried is not None and _capacity(scale.carried, scale, now) > scale.carried[0]:
+        scale, most = replace(scale, trial=(now, False)), max(most, scale.size // 2)
     return _changed(scale, most, now, FEWER)
 
 
