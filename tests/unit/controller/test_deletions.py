@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 
 import pytest
 
 from contract.view_contract import entry
+from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.kubernetes.api import (
     CONFIRM_DELETION,
     FORCE_DELETION,
@@ -25,10 +27,12 @@ from postroad.controller.kubernetes.api import (
 )
 from postroad.controller.mailqueue.deletion import Deletion
 from postroad.controller.mailqueue.orphans import NAME as ORPHANS
+from postroad.controller.spec.queue_resource import Queue
+from postroad.distributed.reading import size
 from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.ports.kubernetes import Object
-from postroad.ports.view import Limits
+from postroad.ports.view import ClosedSlice, Limits
 from support.manual_loop import move, run
 from support.memory.clock import START
 from support.memory.fault_injection import Step, away, no_fault
@@ -299,6 +303,58 @@ def test_a_deletion_whose_mail_cannot_be_counted_waits() -> None:
     run(scene())
 
 
+def test_a_number_that_is_a_lower_bound_counts_as_mail_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows of delivered mails have expired, their marks not: more would have to be read."""
+    monkeypatch.setattr(size, "MAX_READ", 10)
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            tables, first = operator.world.tables(str(QUEUE)), Partition(START, 0)
+            view = MemoryServers(operator.world).views().view(str(QUEUE))
+            tables.row_lifetime = timedelta(seconds=20)
+            for number in range(30):
+                delivered = entry(number, first)
+                tables.insert(delivered)
+                await view.mark_delivered(delivered.key, START, delivered.traits)
+            tables.row_lifetime = timedelta(days=14)
+            for number in range(30, 40):
+                tables.insert(entry(number, first))
+            await view.close_slice(ClosedSlice(START, timedelta(hours=1), {0: 40}))
+            await move(150)
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(60)
+            assert "or more" in operator.condition("Ready")["message"]
+            assert len(tables.live()) == 10
+
+    run(scene())
+
+
+def test_mail_that_a_pod_accepts_in_its_last_second_is_not_deleted_unasked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind the count of the deletion, and before the pods are listed."""
+    end_pods = Deletion._end_pods
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+
+            async def accept(deletion: Deletion, queue: Queue) -> list[str]:
+                put(operator, 3)
+                return await end_pods(deletion, queue)
+
+            monkeypatch.setattr(Deletion, "_end_pods", accept)
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(60)
+            assert operator.condition("Ready")["reason"] == "ConfirmationNeeded"
+            assert len(operator.world.tables(str(QUEUE)).live()) == 3
+
+    run(scene())
+
+
 def test_a_pod_that_does_not_end_is_a_matter_for_an_administrator() -> None:
     """As one of a lost node."""
 
@@ -540,6 +596,28 @@ def test_a_queue_whose_limits_are_lost_asks_before_its_mail_is_deleted() -> None
             await annotate(operator, CONFIRM_DELETION)
             await move(3)
             assert is_gone(operator)
+
+    run(scene())
+
+
+def test_progress_of_a_backup_is_none_where_the_deletion_comes_first() -> None:
+    """The MailQueue is restored and deleted while no operator runs."""
+
+    async def scene() -> None:
+        async with running_controller() as former:
+            await declare(former, mails=3)
+        found, at = former.found(), "2025-12-24T00:00:00Z"
+        deletion = {"beganAt": at, "progressedAt": at, "done": ["Messages", "Bytes", "Rows"]}
+        restored = {**found, "status": {**found["status"], "deletion": deletion}}
+        await former.user.replace_status(MAIL_QUEUE, restored)
+        await former.delete(MAIL_QUEUE, "outgoing")
+        async with running_controller(beside=former) as operator:
+            await move(60)
+            assert operator.condition("Ready")["reason"] == "ConfirmationNeeded"
+            await annotate(operator, CONFIRM_DELETION)
+            await move(60)
+            assert is_gone(operator)
+            assert is_erased(operator)
 
     run(scene())
 

@@ -40,6 +40,7 @@ from postroad.controller.mailqueue.deletion_progress import (
     is_forced,
     named,
     why,
+    without_progress_of_a_backup,
 )
 from postroad.controller.mailqueue.orphans import OrphanList, OrphanRecord
 from postroad.controller.mailqueue.plan import QueuePlan, plan_of
@@ -125,6 +126,7 @@ class Deletion:
         if not (has_finalizer(found) and is_erased_with_its_resource(found)):
             await self._finalizers.remove(MAIL_QUEUE, found)
             return None
+        found = without_progress_of_a_backup(found)
         progress = DeletionProgress.of(found.get("status") or {}, self._clock.now())
         try:
             queue = Queue.of(found)
@@ -151,6 +153,9 @@ class Deletion:
                 return ASKED_AGAIN
             if after := await self._waits_for_pods(found, plan.workloads.queue):
                 return after
+            # Pods accept mail until they end, which may be after the count.
+            if await self._waits_for_confirmation(found, plan.place):
+                return ASKED_AGAIN
             with suppress(errors.ServerError):  # reconciles of the QueueCluster try again
                 await self._logins.delete(plan.broker)
         if self._stepping >= AT_ONCE:
@@ -218,16 +223,18 @@ class Deletion:
                 if not begun or not await place.broker().exists():
                     return False, None
                 return False, "mails may wait: Cassandra has no limits of this queue any more"
-            size = (await self._engines.count(place)).sizes.size
+            sizes = (await self._engines.count(place)).sizes
         except TimeoutError:
             return True, "mails may wait: Cassandra did not count them in time"
         except errors.QueueNotFound:
             return False, "mails may wait, and the configuration history is gone"
         except errors.PostroadError as error:
             return error.transient, f"mails may wait; they could not be counted: {why(error)}"
-        if not size:
+        if sizes.at_least:
+            return False, f"{sizes.size} mails wait or more: too much would have to be read"
+        if not sizes.size:
             return False, None
-        return False, "1 mail waits" if size == 1 else f"{size} mails wait"
+        return False, "1 mail waits" if sizes.size == 1 else f"{sizes.size} mails wait"
 
     async def _waits_for_pods(self, found: Object, queue: Queue) -> timedelta | None:
         """End the pods, and report those that still run, or that the operator may not end; return

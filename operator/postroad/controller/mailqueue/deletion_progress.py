@@ -18,6 +18,7 @@ from postroad.distributed.maintenance.erasure import SERVERS, ErasureStep, Part
 from postroad.domain.queues.names import QueueName
 from postroad.domain.values.text import api_name
 from postroad.errors import BucketNotOwned, PostroadError, ResourceConflict
+from postroad.ports.kubernetes import Object
 
 SOON, LATEST = timedelta(seconds=3), timedelta(minutes=1)
 """Bounds of the time until a deletion that a server blocks is tried again."""
@@ -27,6 +28,22 @@ MAX_WHY = 500
 
 OTHERS = (BucketNotOwned, ResourceConflict)
 """The errors about objects of another claimant or view."""
+
+
+MAX_APART = timedelta(hours=1)
+"""By which the operator's clock may be behind the API server's."""
+
+
+def without_progress_of_a_backup(found: Object) -> Object:
+    """Return a MailQueue without the progress of a deletion that began before this one: a restore
+    brought it back, and mail waits of which it says that all was asked and much is done."""
+    status, deleted = found.get("status") or {}, found["metadata"].get("deletionTimestamp")
+    if deleted is None or "deletion" not in status:
+        return found
+    began = datetime.fromisoformat(status["deletion"]["beganAt"])
+    if began >= datetime.fromisoformat(deleted) - MAX_APART:
+        return found
+    return {**found, "status": {name: each for name, each in status.items() if name != "deletion"}}
 
 
 @dataclass(frozen=True, slots=True)
