@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 
 from contract.view_contract import entry
-from postroad.adapters.memory.servers import MemoryServers
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import (
     CONFIRM_DELETION,
     FORCE_DELETION,
@@ -35,9 +35,9 @@ from postroad.ports.kubernetes import Object
 from postroad.ports.view import ClosedSlice, Limits
 from support.manual_loop import move, run
 from support.memory.clock import START
-from support.memory.fault_injection import Step, away, no_fault
+from support.memory.fault_injection import FaultInjector, Step, away, no_fault
 from support.memory.kubernetes.world import ObjectPlace
-from support.resources import mail_queue, workers
+from support.resources import mail_queue, queue_cluster, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 BUCKET = "postroad-mail-outgoing"
@@ -240,6 +240,45 @@ def test_many_deletions_leave_tasks_to_queues_that_stay() -> None:
             operator.faults.before = None
             await move(200)
             assert all(is_gone(operator, name) for name in names)
+
+    run(scene())
+
+
+def test_deletions_at_a_server_that_hangs_hold_up_none_at_others() -> None:
+    elsewhere = "amqp://elsewhere.example:5672/%2F"
+
+    async def hang(step: Step) -> None:
+        if step.server == "blobs":
+            await asyncio.Event().wait()
+
+    async def work(step: Step) -> None:
+        if step.operation in ("erase_rows", "empty"):
+            await asyncio.sleep(1)
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            faults = operator.faults_at[elsewhere] = FaultInjector()
+            operator.keyspaces["other"] = MemoryWorld(operator.clock)
+            await declare(operator, mails=100)
+            await annotate(operator, CONFIRM_DELETION)
+            other = queue_cluster(NAMESPACE, "other")
+            other["spec"]["rabbitmq"]["url"] = elsewhere
+            other["spec"]["cassandra"]["keyspace"] = "other"
+            await operator.create(other)
+            names = [f"queue-{number}" for number in range(30)]
+            parts = {"clusterRef": {"name": "other"}, "deletionPolicy": "Delete"}
+            for each in names:
+                await operator.create(mail_queue(NAMESPACE, each, **parts))
+            await move(60)
+            faults.before = hang
+            for each in names:
+                await operator.delete(MAIL_QUEUE, each)
+            await move(120)
+            operator.faults.before = work
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(70)
+            assert is_gone(operator), "alone it takes a minute"
+            assert not any(is_gone(operator, each) for each in names)
 
     run(scene())
 

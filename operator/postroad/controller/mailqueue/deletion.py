@@ -6,7 +6,8 @@ after which what is left stands in a list.
 Mail that waits is deleted only when that is confirmed; pods end before the objects on the servers
 are deleted, because a running pod would create them again. Source: ADR 0044."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -67,9 +68,10 @@ from postroad.ports.kubernetes import Kubernetes, Object
 STEP = timedelta(seconds=2)
 """Time that a step works, beside one request of each server."""
 
-AT_ONCE = 2
-"""Deletions that take a step at the same time: those of a whole namespace leave the other tasks to
-the queues that stay."""
+AT_ONCE, AT_ONCE_EACH = 8, 2
+"""Deletions that take a step at the same time, in all and of one QueueCluster: those of a whole
+namespace leave the other tasks to the queues that stay, and those that wait for a server that hangs
+leave places to the deletions at other servers."""
 
 PODS_END = timedelta(minutes=10)
 """After so long pods that still run are a matter for an administrator."""
@@ -107,7 +109,7 @@ class Deletion:
         self._clock = clock
         self._engines = engines
         self._orphans = orphans
-        self._stepping = 0
+        self._stepping: Counter[Hashable] = Counter()
         self._ending: dict[str, timedelta] = {}
         self._unlisted: dict[str, timedelta] = {}
         """Since when deletions wait for pods, and for the list, by the uid of the MailQueue."""
@@ -158,13 +160,16 @@ class Deletion:
                 return ASKED_AGAIN
             with suppress(errors.ServerError):  # reconciles of the QueueCluster try again
                 await self._logins.delete(plan.broker)
-        if self._stepping >= AT_ONCE:
+        queue = plan.workloads.queue
+        cluster = queue.cluster_namespace, queue.spec.cluster_ref.name
+        if self._stepping[cluster] >= AT_ONCE_EACH or self._stepping.total() >= AT_ONCE:
             return timedelta(seconds=1)
-        self._stepping += 1
+        self._stepping[cluster] += 1
         try:
             return await self._step(found, plan.place, progress)
         finally:
-            self._stepping -= 1
+            self._stepping[cluster] -= 1
+            self._stepping += Counter()  # drops those without any
 
     async def _step(
         self, found: Object, place: QueuePlace, before: DeletionProgress
