@@ -301,6 +301,11 @@ class BucketNotOwned(PostroadError):
     """The bucket holds the bytes of another view, or of a later state of this one."""
 
 
+class ViewOutdated(BucketNotOwned):
+    """The view was restored from a backup, or is a copy: the bucket holds the bytes of its later
+    state."""
+
+
 class DeadlineExceeded(PostroadError):
     """The mail was not queued before its deadline, and was withdrawn."""
 

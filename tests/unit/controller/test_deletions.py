@@ -31,6 +31,7 @@ from postroad.controller.spec.queue_resource import Queue
 from postroad.distributed.reading import size
 from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
+from postroad.domain.queues.ownership import Owner
 from postroad.ports.kubernetes import Object
 from postroad.ports.view import ClosedSlice, Limits
 from support.manual_loop import move, run
@@ -531,6 +532,26 @@ def test_a_queue_without_its_cluster_waits_for_it_or_is_forced() -> None:
             assert is_gone(operator)
             (left,) = orphans(operator).values()
             assert set(left["left"]) == {"messages", "bytes", "rows", "history"}
+
+    run(scene())
+
+
+def test_mail_of_after_a_restored_backup_is_not_deleted_unasked() -> None:
+    """RabbitMQ and S3 have it, and no row names it."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            tables, bucket = operator.world.tables(str(QUEUE)), operator.world.bucket(BUCKET)
+            tables.as_of = START
+            owner = Owner(tables.incarnation, START + timedelta(hours=9))
+            bucket.objects |= {key_of_owner(QUEUE): owner.encode(QUEUE), f"{QUEUE}/late": b"x"}
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(60)
+            ready = operator.condition("Ready")
+            assert ready["reason"] == "ConfirmationNeeded"
+            assert "restored from a backup" in ready["message"]
+            assert operator.world.queues(str(QUEUE)).declared
 
     run(scene())
 

@@ -6,6 +6,7 @@ after which what is left stands in a list.
 Mail that waits is deleted only when that is confirmed; pods end before the objects on the servers
 are deleted, because a running pod would create them again. Source: ADR 0044."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
@@ -60,7 +61,8 @@ from postroad.controller.status.conditions import (
     invalid_fields,
 )
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
-from postroad.distributed.maintenance.erasure import Erasable, Erasure, Part
+from postroad.distributed.engine.ownership import check_erasable
+from postroad.distributed.maintenance.erasure import MAX_REQUEST, Erasable, Erasure, Part
 from postroad.domain.values.instants import format_duration
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
@@ -238,8 +240,21 @@ class Deletion:
         if sizes.at_least:
             return False, f"{sizes.size} mails wait or more: too much would have to be read"
         if not sizes.size:
-            return False, None
+            return False, await self._unnamed(place)
         return False, "1 mail waits" if sizes.size == 1 else f"{sizes.size} mails wait"
+
+    async def _unnamed(self, place: QueuePlace) -> str | None:
+        """Return that mails may wait though no row names them: RabbitMQ and S3 still have what was
+        queued after the backup from which Cassandra was restored. None: nothing shows that, or S3
+        does not answer, which the erasure waits for."""
+        try:
+            async with asyncio.timeout(MAX_REQUEST):
+                await check_erasable(place.name, place.view(), place.blobs())
+        except errors.ViewOutdated as error:
+            return f"mails may wait that no row names: {why(error)}"
+        except (errors.BucketNotOwned, errors.ServerError, TimeoutError):
+            pass
+        return None
 
     async def _waits_for_pods(self, found: Object, queue: Queue) -> timedelta | None:
         """End the pods, and report those that still run, or that the operator may not end; return

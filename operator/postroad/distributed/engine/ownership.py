@@ -10,7 +10,7 @@ from uuid import UUID
 from postroad.distributed.engine.engine import Engine
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.domain.queues.ownership import Identity, Owner, following, is_older
-from postroad.errors import BlobMissing, BucketNotOwned, QueueNotFound
+from postroad.errors import BlobMissing, BucketNotOwned, QueueNotFound, ViewOutdated
 from postroad.ports.blobs import Blobs
 from postroad.ports.view import View
 from postroad.telemetry import metrics
@@ -51,7 +51,8 @@ async def adopt(engine: Engine) -> None:
 async def check_erasable(name: QueueName, view: View, blobs: Blobs) -> None:
     """Check that no other view owns a queue's objects, and no later state of this one, before they
     are all deleted with the queue: a copy has the incarnation of its original. The view must still
-    have its limits. Raises: BucketNotOwned, BlobsError, CredentialsRefused, ViewError."""
+    have its limits. Raises: BucketNotOwned, ViewOutdated, BlobsError, CredentialsRefused,
+    ViewError."""
     try:
         owner = Owner.decode(await blobs.get(key_of_owner(name)))
     except BlobMissing:
@@ -62,7 +63,7 @@ async def check_erasable(name: QueueName, view: View, blobs: Blobs) -> None:
     if owner.incarnation not in identity.incarnations:
         raise BucketNotOwned(f"the bytes of {name} in the bucket are those of another view")
     if is_older(identity, owner):
-        raise BucketNotOwned(
+        raise ViewOutdated(
             f"the bytes of {name} in the bucket are those of a later state of its view, of which"
             " this one is a copy, or was restored from a backup"
         )
