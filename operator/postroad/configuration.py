@@ -288,6 +288,7 @@ async def settle(
     status: Sequence[Mapping[str, Any]] = (),
     has_data: Callable[[], Awaitable[bool]] = _no_rows,
     unfit: Refusal | None = None,
+    recorded: Recorded | None = None,
 ) -> Settled:
     """Hold a wanted configuration against the history, and record what is decided.
 
@@ -301,10 +302,12 @@ async def settle(
             empty, because a new history would not name what the rows were written under.
         unfit: why no history may begin with what is wanted; without a bearing on one that has
             begun.
+        recorded: the history, where the caller has just read it.
 
     Raises: ConfigurationConflict when other processes were first each time; ViewError."""
     for _ in range(ATTEMPTS):
-        events = (await history.load()).events
+        events = (recorded or await history.load()).events
+        recorded = None
         conflict = consistency.find_conflict(events, status)
         if conflict is None and not events and await has_data():
             conflict = "the configuration history is gone, but the queue's rows are still there"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.servers import MemoryHistory
-from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE
+from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, ROTATE
 from postroad.errors import HistoryTooNew
 from support.manual_loop import move, run
 from support.memory.fault_injection import away
 from support.memory.kubernetes.world import ObjectPlace
-from support.resources import intake, workers
-from support.running_controller import RunningController, running_controller
+from support.resources import intake, mail_queue, queue_cluster, secrets, workers
+from support.running_controller import NAMESPACE, RunningController, running_controller
 
 BEFORE, LATER = "postroad:1", "postroad:2"
 A_FULL_RECONCILE = 400
@@ -69,6 +69,42 @@ def test_an_older_operator_leaves_a_queue_as_it_is_whose_history_it_cannot_read(
             await move(A_FULL_RECONCILE)
             assert again.condition("Ready")["status"] == "True"
             assert images(again) == {LATER}
+
+    run(scene())
+
+
+def test_an_older_operator_makes_nothing_anew_and_no_user_where_it_cannot_read_the_history(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pods, which it leaves, would lose the user that they have; and a loss would be mended without
+    a word."""
+
+    async def scene() -> None:
+        async with running_controller(image=LATER) as later:
+            cluster = queue_cluster(NAMESPACE)
+            cluster["spec"]["rabbitmq"] |= {"managementURL": "http://rabbitmq:15672", "users": {}}
+            for each in (*secrets(NAMESPACE), cluster, mail_queue(NAMESPACE, workers=workers())):
+                await later.create(each)
+            await move(30)
+            assert later.condition("Ready")["status"] == "True"
+        queues = later.world.queues("mail.outgoing")
+        bucket, users = later.world.bucket("postroad-mail-outgoing"), dict(later.world.users)
+        before = children(later)
+        queues.declared = bucket.is_created = False
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryHistory, "load", too_new)
+            async with running_controller(beside=later, image=BEFORE) as older:
+                change = {"metadata": {"annotations": {ROTATE: "now"}}}
+                await older.user.patch(MAIL_QUEUE, NAMESPACE, "outgoing", change)
+                await move(A_FULL_RECONCILE)
+
+                assert older.condition("Ready")["reason"] == "HistoryTooNew"
+                assert [queues.declared, bucket.is_created] == [False, False]
+                assert (children(older), older.world.users) == (before, users)
+        async with running_controller(beside=later, image=LATER) as again:
+            await move(A_FULL_RECONCILE)
+            assert again.events("QueuesWereMissing")
+            assert [queues.declared, bucket.is_created] == [True, True]
 
     run(scene())
 

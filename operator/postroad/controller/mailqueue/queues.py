@@ -72,6 +72,7 @@ from postroad.errors import ClusterNotAllowed, HistoryTooNew, KubernetesError, S
 from postroad.ports.blobs import OBJECTS_EXPIRE
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Object
+from postroad.ports.view import Recorded
 
 Facts = TypeVar("Facts")
 
@@ -80,7 +81,6 @@ NOT_ALLOWED = ClusterNotAllowed.__name__
 
 OPERATOR = "operator"
 """The operator's name in events of the configuration history."""
-
 
 SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLOBS_READY)
 
@@ -111,7 +111,8 @@ class QueueServers:
     async def prepare(self, plan: QueuePlan) -> Prepared:
         """Create what the queue needs on each server; report each condition. A failure of one
         server stops none of the others; a conflict over one stops all, because pods would use its
-        objects. Raises: KubernetesConflict, KubernetesUnavailable."""
+        objects, and so does a history of a later release, which is read before anything is made.
+        Raises: KubernetesConflict, KubernetesUnavailable."""
         if not plan.view.keyspace.has_tables:
             message = "the reconcile of the QueueCluster has not made its tables yet"
             types = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
@@ -121,6 +122,10 @@ class QueueServers:
         claimed, _ = await _ask(condition.BROKER_READY, away, self._claim(plan.broker), None)
         if claimed.reason == CONFLICT:
             return _not_taken(claimed, Report())
+        which = condition.CONFIGURATION_ACCEPTED
+        read, recorded = await _ask(which, view_away, self._read(plan.view), None)
+        if read.reason == HistoryTooNew.__name__:
+            return _not_taken(read, Report())
         declare, make = self._declare(plan.broker, claimed), self._make_bucket(plan.bucket)
         look = self._make_tables(plan.view)
         asks = (
@@ -137,13 +142,12 @@ class QueueServers:
         if blobs.reason == CONFLICT:
             return _not_taken(blobs, changes)
         fields: Status = {}
-        accepted = view
-        if view.is_good:
-            async with attempt(condition.CONFIGURATION_ACCEPTED) as attempted:
-                attempted.finding, fields = await self._configure(plan.view, has_rows=has_rows)
+        accepted = read if view.is_good else view
+        if view.is_good and recorded is not None:
+            async with attempt(which) as attempted:
+                settling = self._configure(plan.view, recorded, has_rows=has_rows)
+                attempted.finding, fields = await settling
             accepted = attempted.finding
-        if accepted.reason == HistoryTooNew.__name__:
-            return _not_taken(accepted, changes)
         may_upgrade = view.is_good and accepted.reason != TOO_SLOW
         if not may_upgrade:
             accepted = _not_asked(plan.view, accepted)
@@ -194,13 +198,25 @@ class QueueServers:
             message += f"; the object store does not offer: {', '.join(limits)}"
         return good(condition.BLOBS_READY, message, *limits[:1]), None
 
+    async def _read(self, plan: ViewPlan) -> tuple[Finding, Recorded | None]:
+        which = condition.CONFIGURATION_ACCEPTED
+        try:
+            recorded = await plan.place.history().load()
+        except HistoryTooNew:
+            raise
+        except ServerError as error:
+            return bad(which, TOO_SLOW, error.explain(), retryable=True), None
+        return good(which, "the history can be read"), recorded
+
     async def _make_tables(self, plan: ViewPlan) -> tuple[Finding, bool]:
         """Reach the tables; return also whether they have rows of the queue."""
         limits = await plan.place.view().limits()
         message = f"tables exist in {plan.keyspace.cassandra.keyspace}"
         return good(condition.VIEW_READY, message), limits.browse_start is not None
 
-    async def _configure(self, plan: ViewPlan, *, has_rows: bool) -> tuple[Finding, Status]:
+    async def _configure(
+        self, plan: ViewPlan, recorded: Recorded, *, has_rows: bool
+    ) -> tuple[Finding, Status]:
         """Settle the configuration, then set the limits by it; return also the fields of the
         status, of which there are none while no configuration holds."""
         which, lifetime = condition.CONFIGURATION_ACCEPTED, plan.keyspace.cassandra.row_lifetime
@@ -219,11 +235,11 @@ class QueueServers:
                 status=plan.reported_history,
                 has_data=has_data,
                 unfit=unfit_window or unfit_step,
+                # Rows that were found after an empty history may be of one that has begun since.
+                recorded=None if has_rows and not recorded.events else recorded,
             )
             if settled.state is not None:
                 await self._engines.begin(plan.place)
-        except HistoryTooNew:
-            raise
         except ServerError as error:
             return bad(which, TOO_SLOW, error.explain(), retryable=True), {}
         fields: Status = {}
