@@ -16,6 +16,7 @@ from contract.view_contract import entry
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import (
     CONFIRM_DELETION,
+    FINALIZER,
     FORCE_DELETION,
     INSTANCE,
     MAIL_QUEUE,
@@ -28,6 +29,7 @@ from postroad.controller.kubernetes.api import (
 from postroad.controller.mailqueue.deletion import Deletion
 from postroad.controller.mailqueue.orphans import NAME as ORPHANS
 from postroad.controller.spec.queue_resource import Queue
+from postroad.distributed.maintenance.erasure import Part
 from postroad.distributed.reading import size
 from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
@@ -38,7 +40,7 @@ from support.manual_loop import move, run
 from support.memory.clock import START
 from support.memory.fault_injection import FaultInjector, Step, away, no_fault
 from support.memory.kubernetes.world import ObjectPlace
-from support.resources import mail_queue, queue_cluster, workers
+from support.resources import mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 BUCKET = "postroad-mail-outgoing"
@@ -590,7 +592,55 @@ def test_bytes_of_another_view_hold_up_nothing_and_are_listed() -> None:
             assert is_gone(operator)
             assert f"{QUEUE}/theirs" in bucket.objects
             assert not operator.world.tables(str(QUEUE)).limits.browse_start
-            assert set(orphans(operator)["mail.outgoing"]["left"]) == {"bytes"}
+            entry = orphans(operator)["mail.outgoing"]
+            assert (set(entry["left"]), entry["others"]) == ({"bytes"}, ["bytes"])
+            assert "command" not in entry
+
+    run(scene())
+
+
+def test_the_command_of_the_list_erases_nothing_of_others() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            bucket = operator.world.bucket(BUCKET)
+            bucket.objects[key_of_owner(QUEUE)] = b"what no release wrote"
+            operator.faults.plan = away("broker")
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await annotate(operator, FORCE_DELETION)
+            await move(30)
+
+            assert is_gone(operator)
+            entry = orphans(operator)["mail.outgoing"]
+            assert (set(entry["left"]), entry["others"]) == ({"messages", "bytes"}, ["bytes"])
+            assert entry["command"] == (
+                "postroad erase --queue distributed://mail.outgoing --confirm mail.outgoing "
+                "--part messages --listed-in postroad-system"
+            )
+
+    run(scene())
+
+
+def test_a_copy_in_another_kubernetes_cluster_lists_no_command_that_erases_the_original() -> None:
+    """A backup with finalizers that is restored there, over the same servers."""
+
+    async def scene() -> None:
+        async with running_controller("one") as one, running_controller("two", one.world) as two:
+            await declare(one, mails=3)
+            for each in (*secrets(NAMESPACE), queue_cluster(NAMESPACE)):
+                await two.create(each)
+            copy = mail_queue(NAMESPACE, deletionPolicy="Delete", workers=workers())
+            copy["metadata"]["finalizers"] = [FINALIZER]
+            await two.create(copy)
+            await move(60)
+            await two.delete(MAIL_QUEUE, "outgoing")
+            await move(60)
+
+            assert is_gone(two)
+            entry = orphans(two)["mail.outgoing"]
+            assert set(entry["left"]) == set(entry["others"]) == {each.value for each in Part}
+            assert "uid-of-one" in entry["left"]["messages"]
+            assert "command" not in entry
 
     run(scene())
 

@@ -321,7 +321,7 @@ class Deletion:
     ) -> timedelta | None:
         """List what is left, post the Event, then remove the finalizer. In this order: a crash
         between two of them repeats the first, and loses nothing."""
-        orphan = OrphanRecord.of(found, progress.left(), bucket, self._clock.now())
+        orphan = OrphanRecord.of(found, progress, bucket, self._clock.now())
         listed = f"listed in {self._orphans.place}"
         if orphan.left:
             try:

@@ -13,7 +13,9 @@ from datetime import datetime
 from typing import Any
 
 from postroad.controller.kubernetes.api import CONFIG_MAP, log_action
+from postroad.controller.mailqueue.deletion_progress import DeletionProgress
 from postroad.controller.status.conditions import timestamp
+from postroad.distributed.maintenance.erasure import Part
 from postroad.errors import KubernetesConflict, KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes
 
@@ -23,17 +25,18 @@ NAME = "postroad-orphans"
 @dataclass(frozen=True, slots=True)
 class OrphanRecord:
     """Parts that a deletion left behind of the queue `NAMESPACE.NAME`. `left`: each part with the
-    reason."""
+    reason. `others`: those of them that another claimant has."""
 
     queue: str
     cluster: str
     bucket: str
     left: Mapping[str, str]
     at: str
+    others: Collection[str] = ()
 
     @classmethod
     def of(
-        cls, found: Mapping[str, Any], left: Mapping[str, str], bucket: str, now: datetime
+        cls, found: Mapping[str, Any], progress: DeletionProgress, bucket: str, now: datetime
     ) -> OrphanRecord:
         """Return what is left of a MailQueue's queue, as it ends."""
         metadata, reference = found["metadata"], found["spec"].get("clusterRef") or {}
@@ -42,15 +45,23 @@ class OrphanRecord:
             queue=f"{metadata['namespace']}.{metadata['name']}",
             cluster=f"{place}/{reference.get('name')}",
             bucket=bucket,
-            left=left,
+            left=progress.left(),
             at=timestamp(now),
+            others=[part.value for part, _ in progress.left_behind],
         )
 
     def entry(self, namespace: str) -> dict[str, Any]:
         """Return the entry of the list in a namespace, with the command that finishes it, in an
-        environment with the servers' settings."""
+        environment with the servers' settings. The command names none of another claimant's parts,
+        and there is none where nothing else is left."""
+        entry, parts = asdict(self), ""
+        if self.others:
+            own = [each for each in self.left if each not in (*self.others, Part.HISTORY)]
+            if not own:
+                return entry
+            parts = "".join(f" --part {each}" for each in own)
         queue = f"--queue distributed://{self.queue} --confirm {self.queue}"
-        return {**asdict(self), "command": f"postroad erase {queue} --listed-in {namespace}"}
+        return {**entry, "command": f"postroad erase {queue}{parts} --listed-in {namespace}"}
 
 
 class OrphanList:
