@@ -15,6 +15,7 @@ import pytest
 from contract.view_contract import entry
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import (
+    CONFIG_MAP,
     CONFIRM_DELETION,
     FINALIZER,
     FORCE_DELETION,
@@ -45,6 +46,7 @@ from support.running_controller import NAMESPACE, RunningController, running_con
 
 BUCKET = "postroad-mail-outgoing"
 QUEUE = QueueName("mail", "outgoing")
+ELSEWHERE = "amqp://elsewhere.example:5672/%2F"
 
 
 async def declare(operator: RunningController, mails: int = 0) -> None:
@@ -248,8 +250,6 @@ def test_many_deletions_leave_tasks_to_queues_that_stay() -> None:
 
 
 def test_deletions_at_a_server_that_hangs_hold_up_none_at_others() -> None:
-    elsewhere = "amqp://elsewhere.example:5672/%2F"
-
     async def hang(step: Step) -> None:
         if step.server == "blobs":
             await asyncio.Event().wait()
@@ -260,12 +260,12 @@ def test_deletions_at_a_server_that_hangs_hold_up_none_at_others() -> None:
 
     async def scene() -> None:
         async with running_controller() as operator:
-            faults = operator.faults_at[elsewhere] = FaultInjector()
+            faults = operator.faults_at[ELSEWHERE] = FaultInjector()
             operator.keyspaces["other"] = MemoryWorld(operator.clock)
             await declare(operator, mails=100)
             await annotate(operator, CONFIRM_DELETION)
             other = queue_cluster(NAMESPACE, "other")
-            other["spec"]["rabbitmq"]["url"] = elsewhere
+            other["spec"]["rabbitmq"]["url"] = ELSEWHERE
             other["spec"]["cassandra"]["keyspace"] = "other"
             await operator.create(other)
             names = [f"queue-{number}" for number in range(30)]
@@ -510,6 +510,52 @@ def test_a_queue_that_is_made_anew_takes_over_what_was_left() -> None:
             await move(70)
             assert operator.condition("Ready")["status"] == "True"
             assert orphans(operator) == {}
+
+    run(scene())
+
+
+def test_a_queue_of_the_name_on_another_cluster_leaves_the_entry_without_its_command() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            operator.faults_at[ELSEWHERE] = FaultInjector()
+            operator.keyspaces["other"] = MemoryWorld(operator.clock)
+            await declare(operator, mails=3)
+            other = queue_cluster(NAMESPACE, "other")
+            other["spec"]["rabbitmq"]["url"] = ELSEWHERE
+            other["spec"]["cassandra"]["keyspace"] = "other"
+            await operator.create(other)
+            await move(20)
+            operator.faults.plan = away("blobs", "view", "broker")
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await annotate(operator, FORCE_DELETION)
+            await move(60)
+            assert is_gone(operator)
+            before = orphans(operator)["mail.outgoing"]
+
+            await operator.create(mail_queue(NAMESPACE, clusterRef={"name": "other"}))
+            await move(60)
+            assert operator.condition("Ready")["status"] == "True"
+            assert before.pop("command")
+            assert orphans(operator) == {"mail.outgoing": before}
+
+    run(scene())
+
+
+@pytest.mark.parametrize("text", ["{", "1", "{}"])
+def test_an_entry_that_was_edited_by_hand_holds_up_no_queue(text: str) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            wanted = {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": ORPHANS, "namespace": "postroad-system"},
+                "data": {str(QUEUE): text},
+            }
+            await operator.user.create(CONFIG_MAP, wanted)
+            await declare(operator)
+            found = operator.at("configmaps", "postroad-system", ORPHANS)
+            assert found
+            assert found["data"] == wanted["data"]
 
     run(scene())
 

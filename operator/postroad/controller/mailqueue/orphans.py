@@ -1,8 +1,8 @@
 """The list of orphans: what forced deletions left behind, in a ConfigMap beside the operator.
 
 It outlives the MailQueue, its namespace and its QueueCluster, whose servers may be gone. `postroad
-erase` finishes an entry and takes it off. A MailQueue that is made anew under the name takes over
-what was left, and its entry with it."""
+erase` finishes an entry and takes it off. A MailQueue that is made anew under the name, on the same
+QueueCluster, takes over what was left, and its entry with it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ class OrphanRecord:
         cls, found: Mapping[str, Any], progress: DeletionProgress, bucket: str, now: datetime
     ) -> OrphanRecord:
         """Return what is left of a MailQueue's queue, as it ends."""
-        metadata, reference = found["metadata"], found["spec"].get("clusterRef") or {}
-        place = reference.get("namespace") or metadata["namespace"]
+        queue, cluster = _queue_and_cluster(found)
         return cls(
-            queue=f"{metadata['namespace']}.{metadata['name']}",
-            cluster=f"{place}/{reference.get('name')}",
+            queue=queue,
+            cluster=cluster,
             bucket=bucket,
             left=progress.left(),
             at=timestamp(now),
@@ -94,15 +93,26 @@ class OrphanList:
                 pass
         await self._patch(data)
 
-    async def take_over(self, queue: str) -> None:
-        """Remove the entry of a queue that is made anew. Idempotent. Raises: KubernetesError."""
+    async def take_over(self, found: Mapping[str, Any]) -> None:
+        """Remove the entry of a MailQueue's queue, which is made anew. That of another QueueCluster
+        stays, for what is left on its servers, without the command, which goes by the name alone.
+        Idempotent. Raises: KubernetesError."""
+        queue, cluster = _queue_and_cluster(found)
         try:
             entries = await self._entries()
         except KubernetesRefused:
             return  # an operator without rights in its own namespace has no list
-        if queue in entries:
+        if queue not in entries:
+            return
+        try:
+            entry = dict(json.loads(entries[queue]))
+        except (ValueError, TypeError):
+            return  # edited by hand: nothing tells on which QueueCluster it was
+        if entry.get("cluster") == cluster:
             await self._patch({queue: None})
             log_action("took over what a deletion had left behind", queue=queue)
+        elif entry.pop("command", None):
+            await self._patch({queue: _text(entry)})
 
     async def take_off(self, queue: str, erased: Collection[str]) -> Collection[str]:
         """Take parts that are erased off an entry, which goes with the last one; return the parts
@@ -121,6 +131,13 @@ class OrphanList:
 
     async def _patch(self, data: Mapping[str, str | None]) -> None:
         await self._api.patch(CONFIG_MAP, self._namespace, NAME, {"data": data})
+
+
+def _queue_and_cluster(found: Mapping[str, Any]) -> tuple[str, str]:
+    metadata, reference = found["metadata"], found["spec"].get("clusterRef") or {}
+    place = reference.get("namespace") or metadata["namespace"]
+    queue = f"{metadata['namespace']}.{metadata['name']}"
+    return queue, f"{place}/{reference.get('name')}"
 
 
 def _text(entry: Mapping[str, Any]) -> str:

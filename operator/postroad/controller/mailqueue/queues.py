@@ -380,7 +380,7 @@ class Queues:
         async with attempt(condition.READY, seconds=120) as attempted:
             found = await self._finalizers.add(found)
             if not begun:
-                await self._orphans.take_over(str(facts.plan.place.name))
+                await self._orphans.take_over(found)
         if attempted.finding.is_good:
             return replace(facts, found=found), Report()
         if not begun:
