@@ -374,7 +374,76 @@ def test_an_image_whose_pods_do_not_get_ready_stops_for_as_long_as_it_takes() ->
             assert "new pods do not get ready: mail/queue-0, mail/queue-1" in condition["message"]
         async with running_controller(beside=second, image="postroad:3", broken={NEW}) as third:
             await move(120)
-            assert images(third) == {"postroad:3": QUEUES}, "the next release goes past it"
+            assert images(third) == {"postroad:3": QUEUES}, "the next release mends them"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_releases_that_do_not_get_ready_stop_at_the_same_queues(at_once: int) -> None:
+    """Also where queues that were paused wait before them."""
+
+    async def scene() -> None:
+        async with running_controller(image=OLD) as before:
+            await declare(before, at_once)
+            await before.change({"paused": True}, "queue-0")
+            await before.change({"paused": True}, "queue-1")
+            await move(10)
+        broken = set[str]()
+        for release in range(2, 5):
+            image = f"postroad:{release}"
+            broken.add(image)
+            async with running_controller(beside=before, image=image, broken=broken) as before:
+                await before.change({"paused": False}, f"queue-{4 - release}")
+                await move(A_FULL_RECONCILE)
+                assert images(before) == {OLD: QUEUES - at_once, image: at_once}
+        async with running_controller(beside=before, image="postroad:5", broken=broken) as last:
+            await move(120)
+            assert images(last) == {"postroad:5": QUEUES}
+            assert up_to_date(last)["status"] == "True"
+
+    run(scene())
+
+
+def test_pods_that_do_not_get_ready_are_named_and_counted_while_upgrades_are_held() -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 1)
+        async with upgraded(first, broken=True) as second:
+            await move(60)
+            change: dict[str, Any] = {"spec": {"upgrades": {"atOnce": 0}}}
+            await second.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
+        broken = {NEW, "postroad:3"}
+        async with running_controller(beside=second, image="postroad:3", broken=broken) as third:
+            await third.change({"workers": {"replicas": 5}}, "queue-0")
+            await move(DEADLINE + 120)
+            assert deployments(third)["queue-0-worker"]["spec"]["replicas"] == 5
+            assert images(third) == {OLD: QUEUES - 1, NEW: 1}
+            condition = up_to_date(third)
+            assert condition["reason"] == "UpgradesHeld"
+            assert condition["message"].endswith("new pods do not get ready: mail/queue-0")
+            change = {"spec": {"upgrades": {"atOnce": 1}}}
+            await third.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
+            await move(120)
+            assert images(third) == {OLD: QUEUES - 1, "postroad:3": 1}
+
+    run(scene())
+
+
+def test_a_shortage_that_a_former_release_met_blocks_the_next_for_no_longer() -> None:
+    """Also of more queues than there are places."""
+    short = [f"queue-{each}-worker" for each in range(QUEUES - 1)]
+
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, QUEUES)
+        async with running_controller(beside=first, image=NEW, short=short) as second:
+            await move(60)
+            change = {"spec": {"upgrades": {"atOnce": 1}}}
+            await second.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
+        async with running_controller(beside=second, image="postroad:3", short=short) as third:
+            await move(2 * DEADLINE + 120)
+            assert image_of(deployments(third)[f"queue-{QUEUES - 1}-worker"]) == "postroad:3"
 
     run(scene())
 

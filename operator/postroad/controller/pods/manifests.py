@@ -94,7 +94,9 @@ def paced_children(
         running = replace(context, image=image)
         older = build(queue, running, present=present)
     template, declared = _hash(older, api.TEMPLATE_HASH), _hash(older, api.DECLARED_HASH)
-    if template == runs or declared != hash_in(present, api.DECLARED_HASH):
+    if template == runs:  # a mark of the release before counts until its pods are replaced
+        return _marked(older, is_changed=hash_in(present, api.UPGRADED) is not None), True
+    if declared != hash_in(present, api.DECLARED_HASH):
         return older, template != newest
     return [each for each in older if each[0] not in api.WORKLOADS], True
 

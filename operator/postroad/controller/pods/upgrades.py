@@ -105,8 +105,11 @@ class Upgrades:
         (self._compared.add if compared else self._compared.discard)(queue)
 
     def wait(self, cluster: Key, queue: Key) -> None:
-        """Let a MailQueue wait until it may replace its pods."""
-        self.end(queue)
+        """Let a MailQueue wait until it may replace its pods. One that a former release left with
+        pods that are not replaced keeps its place meanwhile, and one whose place lapsed has none.
+        """
+        self._waiting.pop(queue, None)
+        self._granted.pop(queue, None)
         self._waiting[queue] = cluster
 
     def is_granted(self, queue: Key) -> bool:
@@ -115,22 +118,30 @@ class Upgrades:
 
     def end(self, queue: Key) -> None:
         """Forget a MailQueue whose pods are replaced, or are not to be. Idempotent."""
-        for each in (self._waiting, self._granted, self._lapsed, self._since):
+        self._waiting.pop(queue, None)
+        self._give_up(queue)
+
+    def _give_up(self, queue: Key) -> None:
+        for each in (self._granted, self._lapsed, self._since):
             each.pop(queue, None)
         self._failing.discard(queue)
 
     async def proceed(self, cluster: Key, at_once: int) -> Sequence[Key]:
         """Let places lapse, and as many MailQueues begin as there is room for; return them. They
-        are granted it until they end, because the indexes show what they do only later."""
+        are granted it until they end, because the indexes show what they do only later. Those that
+        have a place from a former release are the first: this one may mend them."""
         now = self._clock.elapsed()
         for each in self._rolling(cluster):
             if now - self._since.setdefault(each, now) >= PROGRESS_DEADLINE:
                 await self._judge(cluster, each, now)
         waiting = self._waiting_at(cluster)
-        room = max(0, at_once - len(self._rolling(cluster))) if waiting else 0
-        for each in waiting[:room]:
+        rolling = self._rolling(cluster) if waiting else set()
+        waiting.sort(key=lambda each: (each not in rolling, each in self._lapsed))
+        begun = waiting[: max(0, at_once - len(rolling.difference(waiting)))]
+        for each in begun:
+            self._give_up(each)
             self._granted[each], self._since[each] = self._waiting.pop(each), now
-        return waiting[:room]
+        return begun
 
     def progress(self, cluster: Key) -> Progress:
         """Return how far the MailQueues of a QueueCluster are."""
@@ -156,7 +167,7 @@ class Upgrades:
         users = (user.key for user in self._indexes.users_of(cluster))
         marked = {each for each in users if any(map(is_upgrading, self._deployments(each)))}
         granted = {each for each, of in self._granted.items() if of == cluster}
-        return (marked | granted) - self._waiting.keys() - self._lapsed.keys()
+        return (marked | granted) - self._lapsed.keys()
 
     def _deployments(self, queue: Key) -> Iterable[Object]:
         places = (place_for(each.name, queue) for each in WORKLOADS)
@@ -173,7 +184,7 @@ class Upgrades:
                 short = unscheduled(await self._api.list(POD, queue.namespace, labels))
         why = "its Deployments could not be changed" if not rolling else "; ".join(short)
         if why:
-            self.end(queue)
+            self._give_up(queue)
             self._lapsed[queue] = cluster, why
         else:
             self._failing.add(queue)
