@@ -18,10 +18,12 @@ from postroad.controller.kubernetes.api import (
     SECRET,
     TASK,
 )
+from postroad.controller.pods import manifests
+from postroad.controller.pods.pods import pod_template
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.memory.kubernetes.world import ObjectPlace
-from support.resources import intake, mail_queue, queue_cluster, secrets, workers
+from support.resources import intake, mail_queue, queue_cluster, secret, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 KINDS = {each.plural: each for each in (*CHILDREN, SECRET, QUEUE_CLUSTER, MAIL_QUEUE)}
@@ -112,6 +114,52 @@ def test_a_restored_namespace_is_ready_by_itself_with_the_pods_that_were_restore
             assert operator.kubernetes.objects[LOGIN]["data"] == login
             for name, each in before.items():
                 assert operator.found(DEPLOYMENT, name)["spec"] == each["spec"]
+
+    run(scene())
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_restored_children_that_stay_as_they_are_go_with_their_queue(
+    held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a queue that waits for an upgrade, and of one that lacks a Secret."""
+
+    def newer(*of: Any, **by: Any) -> dict[str, Any]:
+        template = pod_template(*of, **by)
+        template["spec"]["priorityClassName"] = "of-the-newer-release"
+        return template
+
+    async def scene() -> None:
+        async with running_controller() as first:
+            await declare(first)
+            await first.create(secret(NAMESPACE, "relay", {"username": "u", "password": "p"}))
+            relay = {"host": "sink", "port": 2525, "tls": {"mode": "Required"}}
+            relay["login"] = {"secretRef": {"name": "relay"}}
+            outbox = intake(outbox={"size": "1Gi"})
+            worker = workers() | {"handler": {"relay": relay}}
+            await first.change({"workers": worker, "intake": outbox})
+            pace = {"spec": {"upgrades": {"atOnce": 0 if held else 1}}}
+            await first.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", pace)
+            await move(30)
+            assert first.condition("Ready")["status"] == "True"
+            saved = [
+                each for each in backup(first) if held or each[1]["metadata"]["name"] != "relay"
+            ]
+            lose(first)
+            await move(60)
+        monkeypatch.setattr(manifests, "pod_template", newer)
+        async with running_controller(beside=first) as second:
+            for plural, each in saved:
+                await second.user.create(KINDS[plural], each)
+            await move(120)
+
+            assert second.condition("WorkersReady")["status"] == str(held)
+            assert owners(second) == {second.found()["metadata"]["uid"]}
+            names = {"outgoing-worker", "outgoing-intake"} if held else {"outgoing-worker"}
+            for plural, each in saved:
+                name = each["metadata"]["name"]
+                if plural in ("deployments", "statefulsets") and name in names:
+                    assert second.found(KINDS[plural], name)["spec"] == each["spec"]
 
     run(scene())
 

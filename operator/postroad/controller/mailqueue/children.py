@@ -291,6 +291,8 @@ class QueueChildren:
         place = kind.name, name
         present, waits, children = found.get(place), False, list[manifests.Child]()
         async with attempt(applying.CONDITION_OF[component]) as attempted:
+            await applying.take_over(self._api, queue, component, found)
+            present = found.get(place)
             if component == manifests.WORKER and spec.workers:
                 versions = await read_of_workers(self._reads, queue, spec.workers)
                 versions = {**(context.tls_versions or {}), **versions}

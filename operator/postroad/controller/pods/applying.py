@@ -16,7 +16,15 @@ from postroad.controller.kubernetes.api import (
     log_repair,
 )
 from postroad.controller.kubernetes.drift import ApplyResponses, repair_of, rewritten_fields
-from postroad.controller.pods.manifests import INTAKE, QUEUE, WORKER, Child, belongs_to
+from postroad.controller.pods.manifests import (
+    INTAKE,
+    QUEUE,
+    WORKER,
+    Child,
+    belongs_to,
+    is_owned,
+    owner_reference,
+)
 from postroad.controller.pods.pipeline_children import PIPELINE
 from postroad.controller.reads import owner_of, version_of
 from postroad.controller.spec.queue_resource import Queue
@@ -44,6 +52,8 @@ DECLARED_BY = {
     PIPELINE: "correct spec.pipeline.pod or spec.pipeline.template",
 }
 """Fields from which an invalid child comes, by component."""
+
+_KINDS = {kind.name: kind for kind in CHILDREN}
 
 ChildName = tuple[str, str]
 """Kind and name of a child."""
@@ -117,6 +127,20 @@ async def find_labelled(
         for each in found
         if is_own(each)
     }
+
+
+async def take_over(api: Kubernetes, queue: Queue, component: str, found: Found) -> None:
+    """Make the MailQueue the owner of those children of a component that have none, so that they
+    go with it also where they stay as they are for now. Raises: KubernetesError."""
+    for place, child in _of_component(found, component).items():
+        metadata = child["metadata"]
+        if is_owned(child, queue.uid):
+            continue
+        owners = [*(metadata.get("ownerReferences") or []), owner_reference(queue.key, queue.uid)]
+        change = {"resourceVersion": metadata["resourceVersion"], "ownerReferences": owners}
+        at = _KINDS[place[0]], metadata["namespace"], metadata["name"]
+        found[place] = await api.patch(*at, {"metadata": change}) or child
+        log_action("took over a child", child=" ".join(place))
 
 
 async def apply_parts(
@@ -239,11 +263,10 @@ async def delete_unwanted(
     api: Kubernetes, found: Found, wanted: Collection[ChildName], *, except_of: Collection[str] = ()
 ) -> None:
     """Delete the children that are not wanted, but none of these components."""
-    kinds = {kind.name: kind for kind in CHILDREN}
     for place, child in found.items():
         component = child["metadata"]["labels"].get(COMPONENT)
         if place not in wanted and component not in except_of:
-            await api.delete(kinds[place[0]], child)
+            await api.delete(_KINDS[place[0]], child)
             log_action("deleted a child", child=" ".join(place))
 
 

@@ -239,7 +239,18 @@ def child_of(
     annotations: Mapping[str, str] | None = None,
 ) -> Child:
     """Return an object that a resource of the operator owns."""
-    reference = {
+    metadata = {
+        "name": name,
+        "namespace": owner.namespace,
+        "labels": dict(tags),
+        "ownerReferences": [owner_reference(owner, uid)],
+    } | ({"annotations": dict(annotations)} if annotations else {})
+    type_meta = {"apiVersion": kind.api_version, "kind": kind.name}
+    return kind, {**type_meta, "metadata": metadata, **body}
+
+
+def owner_reference(owner: api.Key, uid: str) -> dict[str, Any]:
+    return {
         "apiVersion": api.API_VERSION,
         "kind": owner.kind,
         "name": owner.name,
@@ -247,14 +258,6 @@ def child_of(
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    metadata = {
-        "name": name,
-        "namespace": owner.namespace,
-        "labels": dict(tags),
-        "ownerReferences": [reference],
-    } | ({"annotations": dict(annotations)} if annotations else {})
-    type_meta = {"apiVersion": kind.api_version, "kind": kind.name}
-    return kind, {**type_meta, "metadata": metadata, **body}
 
 
 def is_owned(child: Mapping[str, Any], uid: str) -> bool:
