@@ -4,13 +4,19 @@ serves, who may ask for reviews, and what is left without it."""
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
+import pytest
+
 from postroad.controller.kubernetes.api import (
+    APPLIED_HASH,
     CLUSTER_ROLE_BINDING,
     CONFIG_MAP,
+    CONSOLE,
     DEPLOYMENT,
     MAIL_QUEUE,
+    MANAGED_BY,
     NETWORK_POLICY,
     QUEUE_CLUSTER,
     SERVICE,
@@ -19,7 +25,8 @@ from postroad.controller.kubernetes.api import (
 from postroad.controller.pods.console_pods import FILE, KINDS
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
-from support.resources import mail_queue
+from support.memory.kubernetes.world import ObjectPlace
+from support.resources import mail_queue, queue_cluster
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 BINDING: Object = {
@@ -121,6 +128,64 @@ def test_what_another_process_deletes_of_a_console_is_made_again() -> None:
                 await operator.user.delete(kind, found)
                 await move(30)
                 assert child(operator, kind), kind
+
+    run(scene())
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_console_without_an_owner_is_that_of_the_next_queue_cluster(declared: bool) -> None:
+    """As after a restore from a backup, or `kubectl delete --cascade=orphan`."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, {"networkPolicy": {"enabled": True}})
+            place = ObjectPlace(QUEUE_CLUSTER.plural, NAMESPACE, "main")
+            cluster = queue_cluster(NAMESPACE)
+            if declared:
+                cluster["spec"] = operator.found(QUEUE_CLUSTER, "main")["spec"]
+            for kind in KINDS:
+                left = deepcopy(child(operator, kind))
+                assert left
+                del left["metadata"]["ownerReferences"]
+                at = ObjectPlace(kind.plural, NAMESPACE, "main-console")
+                operator.kubernetes._write(at, left)
+            operator.kubernetes._remove(place)
+            await operator.create(cluster)
+            await move(60)
+
+            assert operator.condition("Ready", QUEUE_CLUSTER, "main")["status"] == "True"
+            uid = operator.found(QUEUE_CLUSTER, "main")["metadata"]["uid"]
+            for kind in KINDS:
+                found = child(operator, kind)
+                assert (found is not None) is declared, kind
+                if found:
+                    assert [each["uid"] for each in found["metadata"]["ownerReferences"]] == [uid]
+
+    run(scene())
+
+
+def test_all_names_of_a_console_that_others_have_are_in_one_message() -> None:
+    tags = {MANAGED_BY: "postroad", CONSOLE: "other"}
+    applied = {"labels": tags, "annotations": {APPLIED_HASH: "of another"}}
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            for kind in (CONFIG_MAP, SERVICE):
+                type_meta = {"apiVersion": kind.api_version, "kind": kind.name}
+                metadata = {"name": "main-console", "namespace": NAMESPACE} | applied
+                await operator.user.create(kind, {**type_meta, "metadata": metadata})
+            await declare(operator, {})
+
+            found = condition(operator)
+            assert (found["status"], found["reason"]) == ("False", "NameTaken")
+            assert "not this QueueCluster's" in found["message"]
+            assert "have: ConfigMap main-console, Service main-console;" in found["message"]
+            for kind in (CONFIG_MAP, SERVICE):
+                other = child(operator, kind)
+                assert other
+                await operator.user.delete(kind, other)
+            await move(600)
+            assert condition(operator)["status"] == "True"
 
     run(scene())
 

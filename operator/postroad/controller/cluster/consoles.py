@@ -4,6 +4,7 @@ ask the API server for reviews."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from pydantic import ValidationError
@@ -17,21 +18,29 @@ from postroad.controller.kubernetes.api import (
     log_action,
 )
 from postroad.controller.kubernetes.drift import ApplyResponses
-from postroad.controller.pods.applying import Found, apply_children, delete_unwanted, find_labelled
+from postroad.controller.pods.applying import (
+    Found,
+    all_taken,
+    apply_children,
+    delete_unwanted,
+    find_labelled,
+)
 from postroad.controller.pods.console_pods import (
     KINDS,
     Shown,
     account_of,
     child_name,
     console_children,
+    labels,
 )
-from postroad.controller.pods.manifests import is_owned
+from postroad.controller.pods.manifests import Child, belongs
 from postroad.controller.pods.readiness import deployment_facts, shortage
+from postroad.controller.reads import key_of
 from postroad.controller.spec.cluster import class_of_cluster, spec_of
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.conditions import Report, attempt, bad, good
-from postroad.errors import InvalidQueueName, KubernetesRefused
+from postroad.errors import InvalidQueueName, KubernetesRefused, NameTaken
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
 
@@ -61,12 +70,12 @@ class Consoles:
         """Make the console of a QueueCluster as declared, or delete it. `users`: the MailQueues
         that it serves. Raises: KubernetesUnavailable, KubernetesConflict."""
         metadata, spec = found["metadata"], cluster.spec.console
-        is_own = partial(is_owned, uid=metadata["uid"])
+        is_own = partial(belongs, uid=metadata["uid"], tags=labels(metadata["name"]))
         label = f"{CONSOLE}={metadata['name']}"
         there = await find_labelled(self._api, metadata["namespace"], label, is_own, KINDS)
         if spec is None and not there:
             return Report(fields={"console": None})
-        now: Found = {}
+        now, wanted = Found(), list[Child]()
         async with attempt(condition.CONSOLE_READY) as attempted:
             context = PodContext(
                 cluster.spec,
@@ -74,15 +83,19 @@ class Consoles:
                 cluster.credentials.tls_versions,
                 pull_secrets=self._pull_secrets,
             )
-            wanted = [] if spec is None else console_children(found, spec, context, _queues(users))
+            if spec is not None:
+                wanted = console_children(found, spec, context, _queues(users))
             applied = apply_children(self._api, wanted, there, (), self._answers, is_own)
             now = {each.place: each.object async for each in applied}
             await delete_unwanted(self._api, there, now)
             await self.bind()
         if spec is None and attempted.finding.is_good:
             return Report(fields={"console": None})
-        if not attempted.finding.is_good:
-            return Report([attempted.finding])
+        if (failed := attempted.finding).reason == NameTaken.__name__:
+            taken = await all_taken(self._api, key_of(found), is_own, wanted, there)
+            failed = replace(failed, **taken)
+        if not failed.is_good:
+            return Report([failed])
         deployment = now[DEPLOYMENT.name, child_name(metadata["name"])]
         facts = deployment_facts(deployment, 1)
         facts.pop("replicas")

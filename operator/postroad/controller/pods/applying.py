@@ -12,6 +12,7 @@ from postroad.controller.kubernetes.api import (
     INSTANCE,
     MANAGED_BY,
     ROLE_BINDING,
+    Key,
     log_action,
     log_repair,
 )
@@ -182,11 +183,10 @@ async def apply_parts(
         parts = await _without_unwanted(api, parts, found)
     if not any(each.failed and each.failed.reason == NameTaken.__name__ for each in parts):
         return parts
-    message, passes = await all_taken(
-        api, queue, [each for p in wanted for each in p.children], found
-    )
+    children = [each for part in wanted for each in part.children]
+    taken = await all_taken(api, queue.key, is_own, children, found)
     return [
-        replace(each, failed=replace(each.failed, message=message, retryable=passes))
+        replace(each, failed=replace(each.failed, **taken))
         if each.failed and each.failed.reason == NameTaken.__name__
         else each
         for each in parts
@@ -280,16 +280,16 @@ async def _other(
 
 
 async def all_taken(
-    api: Kubernetes, queue: Queue, wanted: Sequence[Child], found: Found
-) -> tuple[str, bool]:
-    """Return a message with all names of children that are taken, so that they are cleared away at
-    once; and whether they become free by themselves, as those of an earlier MailQueue do."""
+    api: Kubernetes, owner: Key, is_own: IsOwn, wanted: Sequence[Child], found: Found
+) -> dict[str, Any]:
+    """Return the message of a finding with all names of children that are taken, so that they are
+    cleared away at once; and whether they become free by themselves, as those of an earlier
+    resource of the name do."""
     missing = [each for each in wanted if (each[0].name, each[1]["metadata"]["name"]) not in found]
-    is_own = partial(belongs_to, queue=queue)
     taken = [other for each in missing if (other := await _other(api, is_own, *each)) is not None]
     names = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in taken)
     message = (
-        f"of the names of its children, objects that are not this MailQueue's have: {names}; "
-        "delete or rename them (the API server removes those of an earlier MailQueue)"
+        f"of the names of its children, objects that are not this {owner.kind}'s have: {names}; "
+        f"delete or rename them (the API server removes those of an earlier {owner.kind})"
     )
-    return message, all(owner_of(each) == queue.key for each in taken)
+    return {"message": message, "retryable": all(owner_of(each) == owner for each in taken)}

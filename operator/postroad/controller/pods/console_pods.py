@@ -52,6 +52,14 @@ def child_name(cluster: str) -> str:
     return f"{cluster}-{CONSOLE}"
 
 
+def labels(cluster: str) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "postroad-console",
+        api.COMPONENT: CONSOLE,
+        api.CONSOLE: cluster,
+    }
+
+
 def account_of(spec: ConsoleSpec, cluster: str) -> str:
     """Return the ServiceAccount of the pods."""
     declared = spec.service_account
@@ -66,11 +74,7 @@ def console_children(
     metadata = found["metadata"]
     owner = api.Key(api.QUEUE_CLUSTER.name, metadata["namespace"], metadata["name"])
     name = child_name(owner.name)
-    tags = {
-        "app.kubernetes.io/name": "postroad-console",
-        api.COMPONENT: CONSOLE,
-        api.CONSOLE: owner.name,
-    }
+    tags = labels(owner.name)
     # One that declares nothing: its environment is what the console's queues share.
     plain = Queue(
         QueueName(owner.namespace, owner.name),
@@ -94,8 +98,8 @@ def console_children(
     made, declared = [], spec.service_account
     for kind, body in bodies:
         own = declared.annotations if declared and kind is api.SERVICE_ACCOUNT else None
-        labels = {**tags, api.MANAGED_BY: "postroad"}
-        _, child = child_of(owner, metadata["uid"], kind, name, labels, body, own)
+        managed = {**tags, api.MANAGED_BY: "postroad"}
+        _, child = child_of(owner, metadata["uid"], kind, name, managed, body, own)
         made.append((kind, with_hash(child)))
     return made
 

@@ -271,14 +271,20 @@ def owned_by(owner: Mapping[str, Any], found: Sequence[Object]) -> list[Object]:
 
 
 def belongs_to(child: Mapping[str, Any], queue: Queue) -> bool:
-    """True if an object is a MailQueue's: it owns it, or the operator applied it for a MailQueue of
-    this name and it has no controller any more, as after a restore from a backup, or a deletion
-    with `--cascade=orphan`. Applying it makes the MailQueue its owner."""
+    """True if an object is a MailQueue's, or is taken over by it."""
+    return belongs(child, queue.uid, {api.INSTANCE: queue.name.name})
+
+
+def belongs(child: Mapping[str, Any], uid: str, tags: Mapping[str, str]) -> bool:
+    """True if an object is that of a resource with this uid: it owns it, or the operator applied it
+    for one of this name, which `tags` have, and it has no controller any more, as after a restore
+    from a backup, or a deletion with `--cascade=orphan`. Applying it makes the resource its owner.
+    """
     metadata = child["metadata"]
-    owners, tags = metadata.get("ownerReferences") or [], metadata.get("labels") or {}
+    owners, present = metadata.get("ownerReferences") or [], metadata.get("labels") or {}
     if any(each.get("controller") for each in owners):
-        return is_owned(child, queue.uid)
-    is_ours = tags.get(api.MANAGED_BY) == "postroad" and tags.get(api.INSTANCE) == queue.name.name
+        return is_owned(child, uid)
+    is_ours = {**tags, api.MANAGED_BY: "postroad"}.items() <= present.items()
     return is_ours and not {api.APPLIED_HASH, api.USER_SINCE}.isdisjoint(
         metadata.get("annotations") or {}
     )
