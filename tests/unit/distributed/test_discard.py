@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -31,6 +32,21 @@ async def test_discard_takes_dead_letter_and_bytes_at_once(
     assert await process.queue.discard(Selector(name="one")) == 1
 
     cluster.check_nothing_is_left(["two"])
+
+
+async def test_discard_takes_both_dead_letters_that_a_mail_has_by_two_of_its_entries(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.give_up(process, "mail")
+    (first,) = cluster.tables.dead_letters.values()
+    assert first.entry is not None
+    key = await process.queue._engine.new_key(after=first.enqueue_id)
+    second = replace(first, enqueue_id=key.enqueue_id, entry=replace(first.entry, key=key))
+    await process.queue._engine.view.write_dead_letter(second)
+
+    await process.queue.discard(ALL)
+
+    assert not cluster.tables.dead_letters
 
 
 @pytest.mark.parametrize(

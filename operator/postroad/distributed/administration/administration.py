@@ -198,14 +198,16 @@ async def _change_successor(
     return await change_entry(engine, entry.with_change(successor, change_made), step, now)
 
 
-async def change_dead_letters(step: DeadLetterStep, engine: Engine, selector: Selector) -> int:
-    """Change the selected dead letters, one after the other; return how many. Raises: InvalidInput,
-    ServerError."""
+async def change_dead_letters(
+    step: DeadLetterStep, engine: Engine, selector: Selector, *, is_attempted: bool = False
+) -> int:
+    """Change the selected dead letters, one after the other; return how many. `is_attempted`: as in
+    `change_waiting`. Raises: InvalidInput, ServerError."""
     selector.require_purpose()
     engine.check_open()
     changed, changes = 0, _Changes(engine, await engine.limits_cache.begin())
     async for dead_letter in dead_letters.selected(engine, selector):
-        if dead_letter.entry is not None and changes.has_made(dead_letter.entry):
+        if is_attempted and dead_letter.entry and changes.has_made(dead_letter.entry):
             continue  # it was requeued, and refused again: there would be no end
         is_changed = await step(engine, dead_letter)
         changed += is_changed
@@ -219,7 +221,7 @@ OPERATIONS: Mapping[Operation, Callable[[Engine, Selector], Awaitable[int]]] = {
     Operation.HOLD: partial(change_waiting, replacing(held), operation=Operation.HOLD),
     Operation.RELEASE: partial(change_waiting, replacing(released)),
     Operation.EXPIRE: partial(change_waiting, expired, operation=Operation.EXPIRE),
-    Operation.REQUEUE: partial(change_dead_letters, requeue_dead_letter),
+    Operation.REQUEUE: partial(change_dead_letters, requeue_dead_letter, is_attempted=True),
     Operation.DISCARD: partial(change_dead_letters, discard_dead_letter),
 }
 """Effect of each operation. Each raises: InvalidInput for an empty selector, ServerError."""
