@@ -271,6 +271,16 @@ def test_mail_that_the_broker_lost_wakes_a_worker_by_the_count() -> None:
     run(scene())
 
 
+async def hold_a_mail(operator: RunningController) -> None:
+    """Let one mail wait that is held, without a message, in rows that live for 12 hours."""
+    cassandra = {"spec": {"cassandra": {"rowLifetime": "12h"}}}
+    assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", cassandra)
+    queue = mail_queue(operator)
+    await queue.enqueue(plain_mail("held"))
+    await queue.hold(Selector.all())
+    operator.world.queues(str(NAME)).ready.clear()
+
+
 @pytest.mark.parametrize("has_intake", [False, True])
 def test_queue_without_an_intake_gets_a_worker_now_and_then_while_mail_waits(
     has_intake: bool,
@@ -278,12 +288,7 @@ def test_queue_without_an_intake_gets_a_worker_now_and_then_while_mail_waits(
     async def scene() -> None:
         spec: dict[str, Any] = {"intake": intake(replicas=1)} if has_intake else {}
         async with declared(**spec, **SHORT_SLICES) as operator:
-            cassandra = {"spec": {"cassandra": {"rowLifetime": "12h"}}}
-            assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", cassandra)
-            queue = mail_queue(operator)
-            await queue.enqueue(plain_mail("held"))
-            await queue.hold(Selector.all())
-            operator.world.queues(str(NAME)).ready.clear()
+            await hold_a_mail(operator)
             await move(2 * AN_HOUR)
             assert replicas(operator) == 0
             await move(AN_HOUR - 60)
@@ -297,12 +302,7 @@ def test_worker_for_the_rows_is_not_taken_away_before_its_pod_was_ready(
 ) -> None:
     async def scene() -> None:
         async with declared(**SHORT_SLICES) as operator:
-            cassandra = {"spec": {"cassandra": {"rowLifetime": "12h"}}}
-            assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", cassandra)
-            queue = mail_queue(operator)
-            await queue.enqueue(plain_mail("held"))
-            await queue.hold(Selector.all())
-            operator.world.queues(str(NAME)).ready.clear()
+            await hold_a_mail(operator)
             with monkeypatch.context() as slow:
                 slow.setattr(plan, "has_ready_pods", lambda _: False)
                 await move(4 * AN_HOUR)
@@ -316,12 +316,7 @@ def test_worker_for_the_rows_is_not_taken_away_before_its_pod_was_ready(
 def test_operators_that_begin_wake_a_worker_for_rows_that_are_old_and_for_no_others() -> None:
     async def scene() -> None:
         async with declared(**SHORT_SLICES) as operator:
-            cassandra = {"spec": {"cassandra": {"rowLifetime": "12h"}}}
-            assert await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", cassandra)
-            queue = mail_queue(operator)
-            await queue.enqueue(plain_mail("held"))
-            await queue.hold(Selector.all())
-            operator.world.queues(str(NAME)).ready.clear()
+            await hold_a_mail(operator)
         found = []
         for _ in range(3):
             async with running_controller(beside=operator) as operator:
