@@ -72,7 +72,7 @@ async def finished_after_call(api: ApiServer, namespace: str, call: int) -> None
         mail_queue(namespace, view=view("1h", 3), workers=workers(), deletionPolicy="Delete")
     )
     await first.start()
-    for _ in range(600):  # twelve operators work side by side
+    for _ in range(200):
         if first.faults.stopped:
             break
         await first.pause()

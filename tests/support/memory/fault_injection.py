@@ -5,6 +5,7 @@ happen to a step. A step of a stopped process has no effect.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -108,7 +109,8 @@ class FaultInjector(ProcessSteps):
             raise unreached(f"{operation}: {server} is away")
         if fault is Fault.LOST:
             raise UNAVAILABLE[server](f"{operation}: {server} does not answer")
-        effect()
+        with suppress(errors.PostroadError):  # the answer does not arrive
+            effect()
         if fault is Fault.STOP_AFTER:
             self.stop()
             raise Stopped(step)

@@ -12,7 +12,7 @@ import pytest
 from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.queues.names import QueueName
-from postroad.errors import BrokerUnavailable, NotPublished, ViewUnavailable
+from postroad.errors import BlobsUnavailable, BrokerUnavailable, NotPublished, ViewUnavailable
 from postroad.ports.broker import Depths
 from support.memory.clock import ManualClock
 from support.memory.fault_injection import Fault, FaultInjector, Stopped, at, away, faults_of
@@ -150,6 +150,20 @@ async def test_a_step_goes_wrong_as_planned(
 
     assert raised.type is error
     assert (await broker(world).depths()).work == published
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [(Fault.STOP_AFTER, Stopped), (Fault.ANSWER_LOST, BlobsUnavailable)]
+)
+async def test_a_fault_behind_a_step_that_is_refused_has_the_planned_error(
+    world: MemoryWorld, fault: Fault, error: type[BaseException]
+) -> None:
+    servers = MemoryServers(world, FaultInjector(at(0, fault)))
+
+    with pytest.raises(error) as raised:
+        await servers.blobs("mail").get("missing")
+
+    assert raised.type is error
 
 
 async def test_a_server_that_is_away_does_not_answer_while_others_do(world: MemoryWorld) -> None:
