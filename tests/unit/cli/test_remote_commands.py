@@ -23,6 +23,7 @@ __all__ = ["folder"]
 
 OF_RESOURCES = ("plan", "adopt", "status", "events", "top", "config", "console", "migrate")
 DAY_2 = sorted(KUBECTL_COMMANDS.keys() - {*OF_RESOURCES})
+MIGRATION = ("migrate", "james", "outgoing", "spool", "--secret", "his")
 SUPPRESSION = ("add", "remove", "list", "import", "export")
 CLUSTER = {
     "rabbitmq": {"url": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
@@ -276,7 +277,7 @@ def test_a_command_that_is_interrupted_while_its_pod_is_made_deletes_it(
 
     monkeypatch.setattr(Kubectl, "create", interrupted)
 
-    assert run("size", "outgoing").exit_code == 1
+    assert run("size", "outgoing", "--image", "registry/postroad:2").exit_code == 1
 
     made = json.loads((queue / "created.json").read_text())["metadata"]["name"]
     assert calls(queue)[-1].split()[:2] == ["delete", f"pod/{made}"]
@@ -302,11 +303,57 @@ def test_a_queue_without_deployments_gets_a_pod_like_a_workers(queue: Path) -> N
     assert spec["serviceAccountName"] == "outgoing-queue"
 
 
+@pytest.mark.parametrize("words", [("size", "outgoing"), MIGRATION])
+def test_a_queue_without_deployments_has_no_image_and_the_error_asks_for_one(
+    queue: Path, words: tuple[str, ...]
+) -> None:
+    fake_kubectl.put_list(queue, "pods", [])
+    fake_kubectl.put_list(queue, "deployments", [])
+    (queue / "main.json").write_text(json.dumps({"spec": CLUSTER}))
+
+    done = run(*words)
+
+    assert done.exit_code == 1
+    assert "--image" in done.output
+    assert not (queue / "created.json").exists()
+
+
+def test_the_image_of_a_resource_is_that_of_a_pod_without_deployments(queue: Path) -> None:
+    found = json.loads((queue / "outgoing.json").read_text())
+    found["spec"]["image"] = "registry/postroad:own"
+    (queue / "outgoing.json").write_text(json.dumps(found))
+    fake_kubectl.put_list(queue, "pods", [])
+    (queue / "main.json").write_text(json.dumps({"spec": CLUSTER}))
+
+    assert run("size", "outgoing").exit_code == 0
+
+    (only,) = json.loads((queue / "created.json").read_text())["spec"]["containers"]
+    assert only["image"] == "registry/postroad:own"
+
+
+def test_an_intake_with_an_outbox_gives_its_image_and_no_volume_of_its_own(queue: Path) -> None:
+    mounts = [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "outbox", "mountPath": "/var/lib/postroad/outbox"},
+    ]
+    container = {"name": "intake", "image": "registry/postroad:1", "volumeMounts": mounts}
+    template = {"spec": {"containers": [container], "volumes": [{"name": "tmp", "emptyDir": {}}]}}
+    fake_kubectl.put_list(queue, "pods", [])
+    fake_kubectl.put_list(queue, "deployments", [])
+    fake_kubectl.put_list(queue, "statefulsets", [{"spec": {"template": template}}])
+
+    assert run("size", "outgoing").exit_code == 0
+
+    (only,) = json.loads((queue / "created.json").read_text())["spec"]["containers"]
+    assert only["image"] == "registry/postroad:1"
+    assert only["volumeMounts"] == mounts[:1]
+
+
 def test_a_migration_is_a_job_like_a_pod_of_the_queue(queue: Path) -> None:
     fake_kubectl.put_list(queue, "deployments", [])
     (queue / "main.json").write_text(json.dumps({"spec": CLUSTER}))
 
-    done = run("migrate", "james", "outgoing", "spool", "--secret", "his", "--hidden", "-n", "mail")
+    done = run(*MIGRATION, "--hidden", "-n", "mail", "--image", "registry/postroad:2")
 
     assert done.exit_code == 0, done.output
     made = json.loads((queue / "created.json").read_text())

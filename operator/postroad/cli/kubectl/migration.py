@@ -34,7 +34,10 @@ def migrate() -> None:
 @click.option("--dry-run", is_flag=True, help="Count mails and octets by slice.")
 @click.option("--leave", is_flag=True, help="Copy, and change nothing at James.")
 @click.option("--hidden", is_flag=True, help="Rows too that James never delivers.")
-@click.option("--image", help="The image of the pod. Without: that of the queue's Deployments.")
+@click.option(
+    "--image",
+    help="The image of the pod. Without: that of the queue's Deployments, or of the MailQueue.",
+)
 def james(
     kubectl: Kubectl,
     name: str,

@@ -9,7 +9,6 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from io import BufferedReader
 from typing import Any
 
@@ -23,7 +22,7 @@ from postroad.controller.pods.pods import command_container, command_pod, pod_te
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import PodContext, Queue, cluster_of_pods
 from postroad.domain.queues.names import QueueName
-from postroad.errors import ClusterNotFound, PostroadError
+from postroad.errors import ClusterNotFound, InvalidInput, PostroadError
 
 COMPONENTS = (WORKER, INTAKE)
 """The containers of the queue's pods, each of which has what a command needs."""
@@ -41,15 +40,30 @@ def labelled(queue: QueueName) -> tuple[str, str]:
 def debug_pod(
     kubectl: Kubectl, resource: Resource, queue: QueueName, image: str | None
 ) -> Resource:
-    """Return the pod, from the template of one of the queue's Deployments; for a queue without
-    Deployments as a worker's. `image`: in place of theirs. Raises: ClusterNotFound,
-    KubernetesUnavailable, KubernetesRefused."""
-    deployments = kubectl.all("deployments", queue.namespace, *labelled(queue))
-    templates = [each["spec"]["template"]["spec"] for each in deployments]
-    spec = templates[0] if templates else _spec(kubectl, resource)
+    """Return the pod, from the template of one of the queue's Deployments, or of the StatefulSet of
+    an intake with an outbox; for a queue without them as a worker's. `image`: in place of theirs.
+    Raises: InvalidInput where no image is known, ClusterNotFound, KubernetesUnavailable,
+    KubernetesRefused."""
+    kinds = ("deployments", "statefulsets")
+    found = (
+        each for kind in kinds for each in kubectl.all(kind, queue.namespace, *labelled(queue))
+    )
+    workload = next(found, None)
+    if workload is not None:
+        spec = workload["spec"]["template"]["spec"]
+    elif own := image or resource["spec"].get("image"):
+        spec = _spec(kubectl, resource, own)
+    else:
+        raise InvalidInput(
+            f"{queue} has no Deployment whose image a pod could have",
+            hint="name the image of postroad: --image registry.example.org/postroad:TAG",
+        )
     (container,) = (each for each in spec["containers"] if each["name"] in COMPONENTS)
+    volumes = {each["name"] for each in spec["volumes"]}  # that of an outbox belongs to one pod
+    mounts = [each for each in container.get("volumeMounts", ()) if each["name"] in volumes]
+    container = {**container, "volumeMounts": mounts}
     if image is not None:
-        container = {**container, "image": image}
+        container["image"] = image
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -76,7 +90,7 @@ def debug_pod(
     }
 
 
-def _spec(kubectl: Kubectl, resource: Resource) -> dict[str, Any]:
+def _spec(kubectl: Kubectl, resource: Resource, image: str) -> dict[str, Any]:
     """Return the spec of a worker's pod."""
     queue = Queue.of(resource)
     name, namespace = queue.spec.cluster_ref.name, queue.cluster_namespace
@@ -84,7 +98,7 @@ def _spec(kubectl: Kubectl, resource: Resource) -> dict[str, Any]:
     if cluster is None:
         raise ClusterNotFound(f"there is no QueueCluster {namespace}/{name}")
     servers = QueueClusterSpec.model_validate(cluster["spec"])
-    context = PodContext(cluster_of_pods(servers, queue), f"postroad:{version('postroad')}")
+    context = PodContext(cluster_of_pods(servers, queue), image)
     template = pod_template(queue, context, WORKER, labels(queue, WORKER), {})
     spec: dict[str, Any] = template["spec"]
     return spec
@@ -124,7 +138,7 @@ def remote(local: click.Command, *above: str) -> click.Command:
     @click.option(
         "--image",
         help="The image of a pod that is made for the command where none of the queue's runs. "
-        "Without: that of the queue's Deployments.",
+        "Without: that of the queue's Deployments, or of the MailQueue.",
     )
     def run(kubectl: Kubectl, resource: str, image: str | None, **given: Any) -> None:
         queue = QueueName(kubectl.default_namespace(), resource)
