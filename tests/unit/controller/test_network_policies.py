@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from postroad.controller.pods.manifests import declared_hash, labels, wanted_children
-from postroad.controller.pods.network_policies import network_policies
+from postroad.controller.pods.network_policies import console_policy, network_policies
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from support import spec_cases
@@ -51,7 +51,7 @@ def test_all_pods_may_reach_the_servers_names_and_each_other_and_show_metrics() 
         rabbitmq=spec_cases.RABBITMQ
         | {"url": "amqps://mq.example.org/%2F", "managementURL": "https://mq.example.org:15671"},
         cassandra=spec_cases.CASSANDRA | {"port": 19042},
-        s3={"url": "http://s3:9000"},
+        s3={"url": "http://s3:9000", "secretRef": {"name": "s3"}},
     )
 
     policy = network_policies(queue(), servers)["queue"]
@@ -62,6 +62,21 @@ def test_all_pods_may_reach_the_servers_names_and_each_other_and_show_metrics() 
     assert policy["ingress"] == [tcp("health"), {"from": each_other}]
     assert policy["egress"] == [NAMES, tcp(5671, 9000, 15671, 19042), {"to": each_other}]
     assert tcp(443, 5672, 9042) in network_policies(queue(), context())["queue"]["egress"]
+
+
+def test_pods_without_keys_of_s3_may_get_them_from_their_cloud() -> None:
+    agents = [{"ipBlock": {"cidr": each}} for each in ("169.254.0.0/16", "fd00:ec2::/32")]
+    asked = {"to": agents, **tcp(80)}
+    keyless = context(s3={"url": "http://s3:9000"})
+    with_keys = context(s3={"url": "http://s3:9000", "secretRef": {"name": "s3"}})
+
+    egress = network_policies(queue(), keyless)["queue"]["egress"]
+    of_a_console = console_policy(keyless.cluster, {})["egress"]
+
+    assert asked in egress
+    assert tcp(443, 5672, 9000, 9042) in egress, "STS, which takes the pod's own token"
+    assert asked in of_a_console
+    assert asked not in network_policies(queue(), with_keys)["queue"]["egress"]
 
 
 def test_clients_may_reach_the_ports_of_the_intake_alone() -> None:

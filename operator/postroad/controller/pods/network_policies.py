@@ -25,6 +25,10 @@ SMTP_PORT, HTTPS_PORT = 25, 443
 API_SERVER_PORTS = (443, 6443)
 """Usual ones, of API servers and the Service before them."""
 
+CREDENTIAL_AGENTS = ("169.254.0.0/16", "fd00:ec2::/32")
+"""Link-local addresses at which a node or an agent on it gives pods the credentials of a cloud, by
+HTTP: those of AWS."""
+
 _USUAL = {"amqp": 5672, "amqps": 5671, "http": 80, "https": HTTPS_PORT, "postgresql": 5432}
 
 
@@ -39,7 +43,7 @@ def network_policies(queue: Queue, context: PodContext) -> Mapping[str, dict[str
         "queue": (
             {},
             [_to([HEALTH]), {"from": [of_the_queue]}],
-            [_names([DNS_PORT]), _to(_ports_of_servers(context.cluster)), {"to": [of_the_queue]}],
+            [*_servers(context.cluster), {"to": [of_the_queue]}],
         )
     }
     if spec.intake is not None:
@@ -77,7 +81,7 @@ def console_policy(cluster: QueueClusterSpec, tags: Mapping[str, str]) -> dict[s
         "podSelector": {"matchLabels": dict(tags)},
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [_to(["http", HEALTH])],
-        "egress": [_names([DNS_PORT]), _to(_ports_of_servers(cluster)), _to(sorted(https))],
+        "egress": [*_servers(cluster), _to(sorted(https))],
     }
 
 
@@ -90,9 +94,16 @@ def _names(ports: Iterable[int]) -> dict[str, Any]:
     return _to(ports, ("UDP", "TCP"))
 
 
-def _ports_of_servers(cluster: QueueClusterSpec) -> list[int]:
+def _servers(cluster: QueueClusterSpec) -> PolicyRules:
+    """Return the rules for DNS and the servers; for pods without keys of S3 also for STS and for
+    agents, which give them some."""
     urls = (cluster.rabbitmq.url, cluster.rabbitmq.management_url, cluster.s3.url or "https://s3")
-    return sorted({cluster.cassandra.port, *(_port_of(each) for each in urls if each)})
+    ports = {cluster.cassandra.port, *(_port_of(each) for each in urls if each)}
+    if cluster.s3.secret_ref is not None:
+        return [_names([DNS_PORT]), _to(sorted(ports))]
+    agents = [{"ipBlock": {"cidr": each}} for each in CREDENTIAL_AGENTS]
+    asked = {"to": agents, **_to([_USUAL["http"]])}
+    return [_names([DNS_PORT]), _to(sorted({*ports, HTTPS_PORT})), asked]
 
 
 def _port_of(url: str) -> int:
