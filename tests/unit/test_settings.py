@@ -125,12 +125,40 @@ def test_every_setting_is_documented_with_its_default() -> None:
     assert {name: rows.get(name) for name in defaults()} == defaults()
 
 
-def test_no_variable_is_documented_that_nothing_reads() -> None:
-    documented = set(re.findall(r"POSTROAD_\w+", REFERENCE))
+def read_by_programs() -> set[str]:
+    """Every variable that the programs read: settings, and options."""
     options = {
         name
         for program in (main, kubectl_mailqueue)
         for name in variables_of(program, click.Context(program))
     }
+    return defaults().keys() | options
 
-    assert documented == defaults().keys() | options
+
+def test_no_variable_is_documented_that_nothing_reads() -> None:
+    assert set(re.findall(r"POSTROAD_\w+", REFERENCE)) == read_by_programs()
+
+
+FOR_CONTRIBUTORS = re.compile(
+    "POSTROAD_(BENCH|CHAOS|EVERY_RIGHT|KILL|LEADER|RELEASE|REQUIRE|STACK|TEST|WRITE)"
+)
+"""Variables of tests, their servers and releases."""
+
+
+def test_pages_name_no_variable_that_nothing_reads() -> None:
+    """A process ignores a variable that it does not know, so that a wrong name has no effect.
+    Decisions name what there was."""
+    known = read_by_programs()
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    named = {
+        (str(page.relative_to(ROOT)), name)
+        for page in pages
+        if page.parent.name != "adr"
+        for name in re.findall(r"POSTROAD_\w*[A-Z]", page.read_text())
+    }
+
+    assert not {
+        (page, name)
+        for page, name in named
+        if not FOR_CONTRIBUTORS.match(name) and not any(each.startswith(name) for each in known)
+    }
