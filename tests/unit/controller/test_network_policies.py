@@ -122,6 +122,7 @@ def test_an_intake_may_reach_what_it_asks_about_mails_and_recipients() -> None:
 
 
 LISTENERS = [relay(), relay(name="smtps", port=465)]
+IMPLICIT = {"tls": {"mode": "Implicit"}}
 RULES = [
     {"name": "a", "domains": ["a.example"], "hops": [{"host": "h.example", "port": 2525}]},
     {"name": "b", "domains": ["b.example"], "mx": {}},
@@ -137,6 +138,8 @@ RULES = [
         ({"relay": {"socket": "/run/lmtp"}}, None, None),
         ({"mx": {}}, None, [tcp(25, 443)]),
         ({"mx": {}}, {"routing": {"rules": RULES}}, [tcp(25, 443, 2525)]),
+        ({"mx": {}}, {"routing": {"mx": IMPLICIT}}, [tcp(25, 443, 465)]),
+        ({"mx": {}}, {"routing": {"rules": [RULES[1] | {"mx": IMPLICIT}]}}, [tcp(25, 443, 465)]),
         (
             {"mx": {}},
             {"routing": {"resolver": {"servers": ["127.0.0.1:5353", "192.0.2.1"]}}},

@@ -147,6 +147,8 @@ def _egress_of(handler: Handler, queue: Queue) -> PolicyRules:
     ports |= {SMTP_PORT, HTTPS_PORT} if handler.mx is not None else set()
     servers = set[int]()
     if queue.spec.delivery is not None and (routing := queue.spec.delivery.routing) is not None:
+        by_mx = [routing.mx, *(rule.mx for rule in routing.rules if rule.mx is not None)]
+        ports |= {each.tls.mode.default_port for each in by_mx}
         hops += [hop for rule in routing.rules for hop in rule.hops or ()]
         servers = {port for _, port in routing.resolver.addresses()} - {DNS_PORT}
     ports |= {hop.port_of_host for hop in hops if hop.host is not None}
