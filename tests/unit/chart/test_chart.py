@@ -169,6 +169,24 @@ def test_each_object_for_monitoring_is_made_by_one_value(value: str) -> None:
     assert not {kind for kind, *_ in before} & set(MONITORING.values())
 
 
+@pytest.mark.parametrize(
+    ("runbooks", "begins"),
+    [
+        ("docs/operator/", "docs/operator/"),
+        ("https://example.org/docs", "https://example.org/docs/"),
+        ("https://example.org/docs/", "https://example.org/docs/"),
+        ("", ""),
+    ],
+)
+def test_an_address_of_runbooks_is_one_of_a_folder(runbooks: str, begins: str) -> None:
+    value = f"monitoring.prometheusRule.enabled=true,monitoring.prometheusRule.runbooks={runbooks}"
+    (rules,) = chosen("PrometheusRule", *IMAGE, "--set", value)
+
+    for group in rules["spec"]["groups"]:
+        for rule in group["rules"]:
+            assert rule["annotations"]["runbook_url"].startswith(f"{begins}runbooks-")
+
+
 def test_workers_are_looked_for_where_the_operator_watches() -> None:
     only = ("--set", "monitoring.podMonitor.enabled=true", "--set", "watchNamespaces={mail,lists}")
     (monitor,) = chosen("PodMonitor", *IMAGE, *only)
