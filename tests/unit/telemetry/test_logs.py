@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
+from click.testing import CliRunner
 
+from postroad.cli.processes.operator_command import operator
 from postroad.telemetry import logs
 
 FOUND_OUT = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
@@ -120,3 +122,11 @@ def test_people_read_text_on_a_terminal_and_programs_read_json(
     assert line.startswith(begins)
     assert "listening" in line
     assert "127.0.0.1:25" in line
+
+
+@pytest.mark.parametrize("given", [("--log-level", "loud"), ("--log-level", "debug")])
+def test_the_operator_names_the_levels_that_there_are(given: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(operator, [*given, "--check"])
+
+    assert done.exit_code == 2
+    assert all(each in done.output for each in ("'DEBUG'", "'INFO'", "'WARNING'", "'ERROR'"))

@@ -111,7 +111,13 @@ def _checked_namespaces(
     show_default=True,
     help="Port for /healthz, /readyz and /metrics.",
 )
-@click.option("--log-level", envvar="POSTROAD_LOG_LEVEL", default="INFO", show_default=True)
+@click.option(
+    "--log-level",
+    type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR")),
+    envvar="POSTROAD_LOG_LEVEL",
+    default="INFO",
+    show_default=True,
+)
 @click.option(
     "--check",
     is_flag=True,
