@@ -155,6 +155,7 @@ the release is half installed. */}}
 {{- define "postroad.checkExtras" -}}
 {{- $names := list }}
 {{- range concat (include "postroad.env" . | fromYamlArray) .Values.extraEnv }}
+{{- if eq .name "POSTROAD_HEALTH_PORT" }}{{ fail "extraEnv: POSTROAD_HEALTH_PORT: probes and the Service ask port 8080: leave it out" }}{{ end }}
 {{- if has .name $names }}{{ fail (printf "extraEnv: %s is there already: set the chart's value for it, or name it once" .name) }}{{ end }}
 {{- $names = append $names .name }}
 {{- end }}

@@ -259,6 +259,10 @@ def test_a_disruption_budget_can_be_left_out() -> None:
             "extraEnv: POSTROAD_OPERATOR_CLASS is there already: set the chart's value for it",
         ),
         (
+            "extraEnv[0].name=POSTROAD_HEALTH_PORT",
+            "extraEnv: POSTROAD_HEALTH_PORT: probes and the Service ask port 8080: leave it out",
+        ),
+        (
             "extraEnv[0].name=A,extraEnv[1].name=A",
             "extraEnv: A is there already: .* or name it once",
         ),
