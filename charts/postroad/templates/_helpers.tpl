@@ -51,6 +51,21 @@ app.kubernetes.io/component: operator
 {{- with .Values.commonLabels }}{{ toYaml . | nindent 0 }}{{ end }}
 {{- end }}
 
+{{- /* Labels of an object for monitoring (list $ labels), each once: these stand above commonLabels. */}}
+{{- define "postroad.monitoringLabels" -}}
+{{- $root := first . -}}
+{{ include "postroad.selector" $root }}
+{{- with mergeOverwrite (dict) $root.Values.commonLabels (last .) }}{{ toYaml . | nindent 0 }}{{ end }}
+{{- end }}
+
+{{- /* Metadata of a monitor or of rules. */}}
+{{- define "postroad.monitoringMetadata" -}}
+name: {{ include "postroad.fullname" . | toYaml }}
+namespace: {{ .Release.Namespace }}
+labels:
+  {{- include "postroad.monitoringLabels" (list . .Values.monitoring.labels) | nindent 2 }}
+{{- end }}
+
 {{- /* Metadata of an object, by its name, in the namespace of the release. */}}
 {{- define "postroad.metadata" -}}
 name: {{ include "postroad.fullname" . | toYaml }}

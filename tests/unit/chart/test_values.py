@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
 import pytest
 import yaml
 
-from support.chart import CHART, CRDS, VALUES, HelmFailed, rendered
+from support.chart import CHART, CRDS, VALUES, HelmFailed, rendered, template
 from support.kubectl import Manifest, manifests
 
 pytestmark = pytest.mark.needs("helm")
@@ -202,6 +203,28 @@ def test_every_object_has_the_common_labels() -> None:
     ]
 
     assert unlabelled == []
+
+
+MONITORING = {
+    "ServiceMonitor": "serviceMonitor",
+    "PodMonitor": "podMonitor",
+    "PrometheusRule": "prometheusRule",
+    "ConfigMap": "dashboards",
+}
+"""The value that makes an object for monitoring, by its kind."""
+
+
+@pytest.mark.parametrize("kind", MONITORING)
+def test_a_label_that_two_values_name_stands_once(kind: str) -> None:
+    """Flux' and Kustomize's parsers refuse a key that stands twice."""
+    label, wanted = ("grafana_dashboard", "1") if kind == "ConfigMap" else ("release", "prometheus")
+    given = (f"commonLabels.{label}=ours", "monitoring.labels.release=prometheus")
+    enabled = f"monitoring.{MONITORING[kind]}.enabled=true"
+    text = template(*WITH_IMAGE, "--set", ",".join((*given, enabled)))
+
+    (found,) = (each for each in text.split("\n---\n") if f"\nkind: {kind}\n" in each)
+    values = re.findall(rf"^    {label}: (.*)$", found, re.MULTILINE)
+    assert [yaml.safe_load(each) for each in values] == [wanted]
 
 
 def test_common_labels_change_nothing_else_of_the_crds() -> None:
