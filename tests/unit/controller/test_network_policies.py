@@ -123,7 +123,7 @@ def test_an_intake_may_reach_what_it_asks_about_mails_and_recipients() -> None:
 
 LISTENERS = [relay(), relay(name="smtps", port=465)]
 IMPLICIT = {"tls": {"mode": "Implicit"}}
-RULES = [
+RULES: list[dict[str, Any]] = [
     {"name": "a", "domains": ["a.example"], "hops": [{"host": "h.example", "port": 2525}]},
     {"name": "b", "domains": ["b.example"], "mx": {}},
 ]
