@@ -49,3 +49,22 @@ def test_a_field_of_the_same_place_is_proposed(document: object, said: str) -> N
     text = str(refused.value).removeprefix("a.yaml: ")
     assert text.startswith(said)
     assert ("did you mean" in text) == ("did you mean" in said)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("rules []", "write fields, as `limit: …`"),
+        ([], "write fields, as `limit: …`"),
+        ({"rules": ["x"]}, "rules[0]: write fields, as `domains: …`"),
+        ({"rules": {"domains": []}}, "rules: write a list, in [ ] or each item behind `- `"),
+        ({"rules": [{"domains": "x"}]}, "rules[0].domains: write a list, in [ ] or each item"),
+    ],
+)
+def test_a_value_of_another_shape_is_answered_in_the_words_of_yaml(
+    document: object, said: str
+) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        checked(Document, document, "a.yaml")
+
+    assert str(refused.value).removeprefix("a.yaml: ").startswith(said)

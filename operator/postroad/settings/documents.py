@@ -98,6 +98,10 @@ def _advice(model: type[BaseModel], problem: Any) -> str:
         return "this field is required"
     if problem["type"] == "too_short":
         return "list one at least, or leave the field out"
+    if problem["type"] in ("tuple_type", "list_type"):
+        return "write a list, in [ ] or each item behind `- `"
+    if problem["type"] == "model_type":
+        return f"write fields, as `{min(_fields(model, problem['loc']), default='name')}: …`"
     text = str(problem["msg"])
     return text.removeprefix("Value error, ")
 

@@ -240,7 +240,7 @@ A = "hops: [{host: a.example}]"
         ("resolver: {timeout: 0s}", "resolver.timeout: "),
         ("resolver: {timeout: soon}", "resolver.timeout: 'soon' is not a duration"),
         ("postmasterDomain: 'a b'", "postmasterDomain: a b is no domain name"),
-        ("- rules", "Input should be"),
+        ("- rules", "write fields, as `"),
         ("rules: [{name: a, name: b}]", "name stands twice"),
         ("rules: [", "is not YAML"),
         ("rules: [{name: {{ name }}, mx: {}}]", "put quotes around text that begins with {"),
