@@ -128,6 +128,23 @@ async def test_a_check_of_rights_that_fails_unexpectedly_is_made_again(
     assert "the operator's rights were not checked" in caplog.text
 
 
+async def test_a_missing_right_is_logged_with_the_ways_to_give_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lacking(*_: Any) -> tuple[str, ...]:
+        return ("list mailqueues",)
+
+    monkeypatch.setattr(program, "missing_rights", lacking)
+    api = ApiServer(access_to(served[0]), "user")
+    operator = Running(api, "mail")
+    operator.begin()
+    await until(lambda: "rights are missing" in caplog.text)
+    await operator.stop()
+    await api.close()
+
+    assert "upgrade the chart's release" in caplog.text, "install.yaml has another image than it"
+
+
 async def test_an_operator_that_lost_its_lease_ends_without_a_write(
     served: Served, leader: Running
 ) -> None:

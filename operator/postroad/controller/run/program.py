@@ -165,6 +165,10 @@ async def missing_rights(
     return tuple(missing)
 
 
+RIGHTS_ARE_MISSING = (
+    "rights are missing: upgrade the chart's release, or give the rights of manifests/install.yaml"
+)
+
 CRD_INTERVAL = timedelta(seconds=2)
 """Interval of checks for the CRDs while they are not installed."""
 
@@ -320,7 +324,7 @@ class Program:
                 await clock.sleep(MISSING_RIGHTS_INTERVAL)
                 continue
             if missing and missing != self._missing_rights:
-                _log.error("rights are missing: apply manifests/install.yaml", missing=missing)
+                _log.error(RIGHTS_ARE_MISSING, missing=missing)
             self._missing_rights = missing
             await clock.sleep(MISSING_RIGHTS_INTERVAL if missing else RIGHTS_INTERVAL)
 
