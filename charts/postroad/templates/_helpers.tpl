@@ -55,7 +55,7 @@ app.kubernetes.io/component: operator
 {{- define "postroad.monitoringLabels" -}}
 {{- $root := first . -}}
 {{ include "postroad.selector" $root }}
-{{- with mergeOverwrite (dict) $root.Values.commonLabels (last .) }}{{ toYaml . | nindent 0 }}{{ end }}
+{{- with mergeOverwrite (dict) ($root.Values.commonLabels | default dict) (last . | default dict) }}{{ toYaml . | nindent 0 }}{{ end }}
 {{- end }}
 
 {{- /* Metadata of a monitor or of rules. */}}
@@ -169,7 +169,7 @@ securityContext:
 the release is half installed. */}}
 {{- define "postroad.checkExtras" -}}
 {{- $names := list }}
-{{- range concat (include "postroad.env" . | fromYamlArray) .Values.extraEnv }}
+{{- range concat (include "postroad.env" . | fromYamlArray) (.Values.extraEnv | default list) }}
 {{- if eq .name "POSTROAD_HEALTH_PORT" }}{{ fail "extraEnv: POSTROAD_HEALTH_PORT: probes and the Service ask port 8080: leave it out" }}{{ end }}
 {{- if has .name $names }}{{ fail (printf "extraEnv: %s is there already: set the chart's value for it, or name it once" .name) }}{{ end }}
 {{- $names = append $names .name }}

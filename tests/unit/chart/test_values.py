@@ -227,6 +227,21 @@ def test_a_label_that_two_values_name_stands_once(kind: str) -> None:
     assert [yaml.safe_load(each) for each in values] == [wanted]
 
 
+def test_keys_that_a_person_left_without_a_value_are_as_absent() -> None:
+    """As `extraEnv:` is above lines that are all comments: YAML has null there."""
+    keys = [
+        *("affinity", "commonLabels", "deploymentAnnotations", "dnsConfig", "extraEnv"),
+        *("extraObjects", "extraVolumeMounts", "extraVolumes", "imagePullSecrets"),
+        *("monitoring.labels", "podAnnotations", "podLabels", "queueImagePullSecrets"),
+        *("serviceAccount.annotations", "tolerations", "watchNamespaces"),
+    ]
+    enabled = ",".join(f"monitoring.{each}.enabled=true" for each in MONITORING.values())
+    options = (*WITH_IMAGE, "--set", enabled)
+
+    empty = ",".join(f"{each}=null" for each in keys)
+    assert rendered(*options, "--set", empty) == rendered(*options)
+
+
 def test_common_labels_change_nothing_else_of_the_crds() -> None:
     found = [each for each in objects("names") if each["kind"] == "CustomResourceDefinition"]
     for each in found:
