@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.blobs import MemoryBlobs
+from postroad.distributed.maintenance.browse_start import BEYOND
 from postroad.domain.queues.entries import Ending, EndingKind
 from postroad.domain.queues.selection import Selector
 from postroad.errors import BlobsRefused
@@ -50,8 +51,9 @@ def vanished() -> float:
 
 
 async def one_row_vanishes(cluster: InMemoryCluster, process: Process) -> None:
+    before = {each.key for each in cluster.tables.live()}
     await cluster.enqueue(process, "vanishes", delay=10**6)
-    (lost,) = cluster.tables.live()
+    (lost,) = (each for each in cluster.tables.live() if each.key not in before)
     await cluster.pass_time(WINDOW + 3 * MINUTE)
     await process.queue.maintain()
     del cluster.tables.rows[lost.key]
@@ -95,6 +97,27 @@ async def test_loss_of_a_range_of_slices_is_accepted_at_once(
     await process.queue.accept_loss(lost[0], lost[3])
 
     assert cluster.tables.limits.browse_start == lost[4]
+
+
+async def test_loss_that_is_accepted_behind_a_waiting_mail_is_over(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """The alert goes by the number, and browse start may stand there for as long as mail waits."""
+    await cluster.enqueue(process, "waits", delay=10**6)
+    await cluster.pass_time(WINDOW)
+    await one_row_vanishes(cluster, process)
+    other = await cluster.start()
+    await other.queue.maintain()
+    assert vanished() == 1
+
+    lost = max(cluster.tables.slices)
+    await process.queue.accept_loss(lost)
+    await cluster.pass_time(BEYOND)
+    await other.queue.maintain()
+
+    assert vanished() == 0
+    assert cluster.tables.limits.browse_start is not None
+    assert cluster.tables.limits.browse_start < lost
 
 
 async def test_rows_that_expired_behind_their_final_marks_did_not_vanish(

@@ -162,10 +162,14 @@ class BrowseStartAdvance:
             return
         self._beyond_due = engine.clock.elapsed() + BEYOND
         doubtful: set[datetime] = set()
+        undrained: set[datetime] = set()
         async for run in _runs(standing(engine, first, last)):
             for slice_ in await self._close(run):
                 closed = slice_.closed
-                if closed is None or closed.drained or await self._is_still_live(slice_):
+                if closed is None or closed.drained:
+                    continue
+                undrained.add(slice_.start)
+                if await self._is_still_live(slice_):
                     continue
                 found = await check_drained(engine, slice_, closed, whole=True)
                 self._note(slice_, found.missing)
@@ -177,6 +181,9 @@ class BrowseStartAdvance:
                     await engine.view.mark_drained(slice_.start)
                 elif found.state is SliceState.LIVE and not found.doubtful:
                     self._remember_live(slice_, found.versions)
+        for start in [each for each in self._vanished if each >= first and each not in undrained]:
+            del self._vanished[start]  # an administrator accepted the loss, in another process
+        self._show_vanished()
 
     async def _is_still_live(self, slice_: Slice) -> bool:
         known = self._live.get(slice_.start)
