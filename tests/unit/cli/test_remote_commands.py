@@ -238,7 +238,7 @@ def test_without_a_running_pod_one_is_made_as_the_deployment_would_and_deleted(
         "envFrom": [{"configMapRef": {"name": "outgoing-queue"}}],
         "readinessProbe": {},
     }
-    template = {"spec": {"containers": [{"name": "proxy"}, container], "volumes": []}}
+    template = {"spec": {"containers": [{"name": "proxy"}, container]}}
     fake_kubectl.put_list(queue, "pods", [])
     fake_kubectl.put_list(queue, "deployments", [{"spec": {"template": template}}])
     answer(queue, "", code=1)
