@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
-from postroad.ports.delivery import TakesSeries, Transmission
+from postroad.ports.delivery import JobFinished, TakesSeries, Transmission
 from postroad.smtp.client.connecting import RememberedHops, Timeouts
 from postroad.smtp.client.connections import SmtpConnection
 from postroad.smtp.client.jobs import MAX_SERIES
@@ -228,6 +228,14 @@ async def test_what_becomes_of_chunks_wherever_a_next_hop_stops(
 
     assert " ".join(became(events, job) for job in range(1, 7)) == expected
     assert events.jobs == list(range(1, 7))
+
+
+async def test_421_to_a_chunk_is_the_reply_of_the_next_hop() -> None:
+    events = await carried(*stopping(("DOT", 4), LATER))
+    (refused,) = (e for e in events.all if isinstance(e, JobFinished) and e.job == 4)
+    (outcome,) = refused.outcomes.values()
+
+    assert (outcome.text, outcome.responder is None) == ("421 4.3.2 later", False)
 
 
 def stopping(point: tuple[str, int], reply: bytes) -> tuple[FakeHop, Iterator[Transmission]]:

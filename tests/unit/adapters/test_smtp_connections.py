@@ -152,6 +152,22 @@ async def test_an_idle_session_ends_at_421_although_the_next_hop_does_not_close(
     assert events.all[-1] == ConnectionClosed("421 4.3.2 later", (2,))
 
 
+@pytest.mark.parametrize("verb", ["MAIL", "RCPT", "DATA", "CONTENT", "DOT"])
+@MODES
+async def test_421_is_the_reply_of_the_next_hop_wherever_it_comes(
+    verb: str, extensions: tuple[str, ...]
+) -> None:
+    """Else it counts for no suspension of the site."""
+    hop = FakeHop(lambda given, _: LATER if given == verb else None, extensions=extensions)
+    events = await carried(hop, [a_job(1)])
+
+    (finished,) = (each for each in events.all if isinstance(each, JobFinished))
+    (outcome,) = finished.outcomes.values()
+    assert (outcome.kind, outcome.text) == (DEFERRED, "421 4.3.2 later")
+    assert outcome.responder is not None
+    assert outcome.responder.host == "hop.example"
+
+
 WHAT_BECOMES_OF_THREE_JOBS = {
     ("GREETING", 0): "untried untried untried",
     ("EHLO", 0): "untried untried untried",

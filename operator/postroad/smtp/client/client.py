@@ -11,6 +11,7 @@ import ssl
 from datetime import timedelta
 from pathlib import Path
 
+from postroad.domain.mail.mail import Outcome, Responder
 from postroad.domain.smtp.replies import Reply, ReplyReader
 from postroad.errors import InvalidInput
 from postroad.smtp.wire import (
@@ -195,3 +196,12 @@ def text_of(error: WireError) -> str:
     if isinstance(error, ConnectionLost):
         return "451 4.4.2 the connection was lost"
     return f"451 4.4.2 {error}"
+
+
+def deferred_by(error: WireError, responder: Responder, text: str = "") -> Outcome:
+    """Return a recipient's outcome for an error of the exchange: 421 is the next hop's reply, by
+    which its site may be suspended. `text`: in place of the usual one."""
+    outcome = Outcome.deferred(text or text_of(error))
+    if isinstance(error, ServiceUnavailable):
+        return outcome.from_responder(responder)
+    return outcome

@@ -17,7 +17,6 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 
-from postroad.domain.mail.mail import Outcome
 from postroad.domain.mail.return_paths import plain_path
 from postroad.ports.delivery import (
     BeforeEnd,
@@ -277,7 +276,7 @@ class SmtpConnection:
             await self._interrupt(session, why)
         elif error is not None and line.behind and not session.transactions:
             job = line.behind[0]  # else a next hop that only greets would have it come for ever
-            outcomes = job.all_recipients(Outcome.deferred(text_of(error)))
+            outcomes = job.all_recipients(session.deferred_by(error))
             await self._report(line.behind, JobFinished(job.number, outcomes, ended_session=True))
 
     async def _interrupt(self, session: ClientSession, error: WireError) -> bool:

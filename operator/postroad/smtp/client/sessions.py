@@ -19,6 +19,7 @@ from postroad.smtp.client.client import (
     OutOfStep,
     ServiceUnavailable,
     SessionRefused,
+    deferred_by,
     text_of,
 )
 from postroad.smtp.client.connecting import Reached
@@ -191,7 +192,11 @@ class ClientSession:
     ) -> dict[str, Outcome]:
         """Return the outcomes of a transaction that ended with an error."""
         transaction.interrupted(error)
-        return _with_rest(envelope, transaction.outcomes, text_of(error))
+        return _with_rest(envelope, transaction.outcomes, self.deferred_by(error))
+
+    def deferred_by(self, error: WireError) -> Outcome:
+        """Return the outcome of recipients of whom nothing but the session's end is known."""
+        return deferred_by(error, self._responder)
 
     def left(self, transaction: ChunkTransaction, error: WireError) -> dict[str, Outcome] | None:
         """Return the outcomes of a chunk whose replies do not count, because the connection ended
@@ -218,7 +223,8 @@ class ClientSession:
         )
         if goes_on:
             return {each: outcomes[each] for each in envelope.recipients if each in outcomes}
-        return _with_rest(envelope, outcomes, "451 4.3.0 the next hop gave no answer")
+        no_answer = Outcome.deferred("451 4.3.0 the next hop gave no answer")
+        return _with_rest(envelope, outcomes, no_answer)
 
     def learn(self, transaction: MailReplies) -> None:
         """Remember how many recipients the next hop takes in one transaction."""
@@ -267,8 +273,7 @@ def _facts_of(wire: ClientWire, next_hop: NextHop) -> ConnectionFacts:
 
 
 def _with_rest(
-    envelope: Envelope, outcomes: Mapping[str, Outcome], text: str
+    envelope: Envelope, outcomes: Mapping[str, Outcome], of_others: Outcome
 ) -> dict[str, Outcome]:
     """Return outcomes for all, in the envelope's order."""
-    deferred = Outcome.deferred(text)
-    return {recipient: outcomes.get(recipient, deferred) for recipient in envelope.recipients}
+    return {recipient: outcomes.get(recipient, of_others) for recipient in envelope.recipients}

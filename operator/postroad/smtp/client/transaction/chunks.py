@@ -17,6 +17,7 @@ from postroad.smtp.client.client import (
     Exchange,
     OutOfStep,
     ServiceUnavailable,
+    deferred_by,
 )
 from postroad.smtp.client.connecting import Timeouts
 from postroad.smtp.client.transaction.transactions import (
@@ -94,7 +95,7 @@ class ChunkTransaction(MailReplies):
         if not self.is_clean and isinstance(error, ServiceUnavailable):
             if not self._awaits_end:
                 return False
-            doubt = Outcome.deferred(str(error))
+            doubt = deferred_by(error, self._responder)
         else:
             doubt = Outcome.deferred(in_doubt(error))
         kept = self.outcomes if is_end and self.is_clean else {}

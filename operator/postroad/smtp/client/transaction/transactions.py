@@ -23,6 +23,7 @@ from postroad.smtp.client.client import (
     OutOfStep,
     ServiceUnavailable,
     SessionRefused,
+    deferred_by,
     text_of,
 )
 from postroad.smtp.client.connecting import Timeouts
@@ -241,8 +242,8 @@ class ClientTransaction(MailReplies):
                 self._end_accepted(self._outcome_of_mail(reply.final_outcome))
         except WireError as error:
             self.ended_by = error
-            known = isinstance(error, SessionRefused)
-            self._end_accepted(Outcome.deferred(str(error) if known else in_doubt(error)))
+            text = str(error) if isinstance(error, SessionRefused) else in_doubt(error)
+            self._end_accepted(deferred_by(error, self._responder, text))
             return
         self.is_clean = True
 
@@ -258,7 +259,7 @@ class ClientTransaction(MailReplies):
         if isinstance(error, OutOfStep):
             self.outcomes.clear()
         text = in_doubt(error) if self.is_ended else text_of(error)
-        self._end_accepted(Outcome.deferred(text))
+        self._end_accepted(deferred_by(error, self._responder, text))
 
     async def _envelope(self) -> Reply | None:
         """Read the replies to the first group, send the rest of MAIL, RCPT and DATA. Return the
