@@ -310,7 +310,7 @@ def _index(engine: Engine, segment: Segment, frame: Frame) -> int:
         slot=head.slot,
         accepted_us=head.accepted_us,
         domains=domains,
-        due=engine.due(head.due_us),
+        due=engine.due(head.due_us, head.enqueued_us),
     )
     engine.index.add(entry)
     if segment.lane not in (HELD, DEAD):

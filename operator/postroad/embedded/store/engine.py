@@ -142,12 +142,13 @@ class Engine:
         moment = moment_after(self.clock.now(), delay)
         return 0 if moment is None else microseconds(moment)
 
-    def due(self, due_us: int) -> float:
+    def due(self, due_us: int, enqueued_us: int) -> float:
         """Return when an entry is due, on the monotonic clock, so that a step of the wall clock
-        does not move entries that already wait."""
+        does not move entries that already wait. From now on it waits for no longer than it was to
+        wait from the beginning: a clock may be wrong before a start, or at it."""
         if not due_us:
             return 0.0
-        left = (due_us - self.now_us()) / 1e6
+        left = (due_us - max(self.now_us(), enqueued_us)) / 1e6
         return self.elapsed() + left if left > 0 else 0.0
 
     def oldest_due(self) -> datetime | None:
@@ -268,7 +269,7 @@ class Engine:
             slot=record.slot,
             accepted_us=record.accepted_us,
             domains=domains_of(record.envelope),
-            due=self.due(record.due_us),
+            due=self.due(record.due_us, record.enqueued_us),
         )
         self.enter(entry, is_held=record.held or record.dead)
         return entry
