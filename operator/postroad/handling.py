@@ -99,7 +99,10 @@ class HandlerFunction:
         try:
             async with limit:
                 return _outcomes(mail, await self._called(mail, threads, called))
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            mine = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and (mine is None or mine.cancelling()):
+                raise  # else it is the function's own, as of a task that it awaits
             if not is_called:
                 raise NotReached(NO_THREAD) from error
             if limit.expired():

@@ -91,6 +91,30 @@ async def test_a_mail_is_given_up_after_so_many_attempts(queue: MailQueue) -> No
     )
 
 
+async def test_a_cancellation_by_the_handler_itself_is_an_attempt(queue: MailQueue) -> None:
+    """As of a task that it awaits and others cancelled. Given back, the mail would come at once."""
+    attempts = 0
+
+    async def handler(mail: HandedMail) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts > 3:
+            await asyncio.sleep(60)
+        raise asyncio.CancelledError
+
+    await queue.enqueue(mail())
+    retry = Retry(lanes=SOON.lanes, jitter=0, max_attempts=3)
+    consuming = asyncio.create_task(queue.consume(handler, retry=retry, drain=timedelta(0)))
+    await until(lambda: attempts >= 3)
+    await asyncio.sleep(0.1)
+    consuming.cancel()
+
+    assert attempts == 3
+    assert [each.reason async for each in queue.dead_letters()] == [
+        "not delivered in 3 attempts: 451 4.3.0 the function raised CancelledError"
+    ]
+
+
 async def test_recipients_that_were_delivered_do_not_come_again(queue: MailQueue) -> None:
     handed: list[tuple[str, ...]] = []
 
