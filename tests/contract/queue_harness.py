@@ -112,7 +112,7 @@ def plain_mail(
     name: str = "name",
     sender: str | None = "sender@example.org",
     recipients: tuple[str, ...] = ("recipient@example.net",),
-    content: bytes = b"Subject: hello\r\n\r\nbody\r\n",
+    content: bytes | AsyncIterator[bytes] = b"Subject: hello\r\n\r\nbody\r\n",
     **more: object,
 ) -> Mail:
     """Return a mail to enqueue."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from typing import TypeVar, cast
 
@@ -15,7 +15,8 @@ from crash.world import opened
 from postroad.embedded.log.spool_files import CHUNK, HEADER_BYTES
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import OwnedQueue
-from postroad.errors import BlobMissing
+from postroad.errors import BlobMissing, StoreFull
+from postroad.ports.files import DiskSpace
 
 T = TypeVar("T")
 LARGE = b"Subject: large\r\n\r\n" + bytes(CHUNK)
@@ -117,3 +118,37 @@ async def test_the_file_is_closed_that_turns_out_to_be_damaged(offset: int) -> N
         assert [view.reason async for view in queue.dead_letters()] == [
             "the bytes of the mail are missing or damaged"
         ]
+
+
+def octets_in_mail(files: LossyFiles, queue: OwnedQueue) -> int:
+    """Return how large the spool files are together."""
+    mail, total = queue.engine.layout.mail, 0
+    for directory in filter(str.isdecimal, files.names(mail)):
+        for name in files.names(mail / directory):
+            file = files.open(mail / directory / name)
+            total += file.size()
+            file.close()
+    return total
+
+
+@pytest.mark.parametrize("cause", ["too little free", "no space left"])
+async def test_what_was_stored_of_a_mail_without_room_is_room_again(cause: str) -> None:
+    async with opened(Disk()) as (files, queue):
+        await queue.enqueue(plain_mail(content=LARGE))
+        before = octets_in_mail(files, queue)
+
+        async def content() -> AsyncIterator[bytes]:
+            for _ in range(4):
+                yield bytes(CHUNK)
+            if cause == "too little free":
+                files.free = DiskSpace(1, None)
+                queue.engine.limits.renew()
+            else:
+                files.fail = {files.calls + 1: StoreFull("no space is left")}
+            yield bytes(CHUNK)
+
+        with pytest.raises(StoreFull):
+            await queue.enqueue(plain_mail(content=content()))
+        await settle()
+
+        assert octets_in_mail(files, queue) <= before

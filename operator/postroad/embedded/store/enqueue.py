@@ -268,8 +268,8 @@ class _Portion:
         return [self._found[number] for number in range(len(self._mails))]
 
     def _abandon(self, file: int, stored: StoredShapes) -> None:
-        """Release slots that no ENVELOPE names, unless the disk refused a write."""
-        if stored.cancelled() or not isinstance(stored.exception(), StoreFailed | StoreFull):
+        """Release slots that no ENVELOPE names, unless the disk failed."""
+        if stored.cancelled() or not isinstance(stored.exception(), StoreFailed):
             self._release(file)
 
     def _release(self, file: int) -> None:
@@ -327,7 +327,7 @@ class _Spooling:
                 return len(content), shape
             return await self._store_stream(chunks_of(content, CHUNK), envelope)
         except BaseException as error:
-            self._abandon(is_sound=not isinstance(error, StoreFailed | StoreFull))
+            self._abandon(is_sound=not isinstance(error, StoreFailed))
             raise
 
     def _mail(self, content: bytes, envelope: bytes, shape: Shape | None = None) -> NewMail:
@@ -371,7 +371,9 @@ class _Spooling:
             self._call.exception()  # retrieved here: a cancelled caller does not
         if self._filling is not None:
             self._filling.close()
-        if is_sound:  # where the disk refused a write, the slot waits for the next start
+        # A slot in which the disk failed waits for the next start. One on a disk that is full does
+        # not: what was stored of a large mail has the space that others lack.
+        if is_sound:
             self._engine.slots.release(self._slot)
 
 
