@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TypeVar, cast
 
 import pytest
 
 from contract.queue_harness import plain_mail
 from crash.lossy import Disk, LossyFiles
-from crash.world import opened
+from crash.world import OPTIONS, opened
 from postroad.embedded.log.spool_files import CHUNK, HEADER_BYTES
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import OwnedQueue
@@ -152,3 +153,26 @@ async def test_what_was_stored_of_a_mail_without_room_is_room_again(cause: str) 
         await settle()
 
         assert octets_in_mail(files, queue) <= before
+
+
+async def test_the_file_is_closed_whose_writer_is_cancelled_before_it_is_open() -> None:
+    async with opened(Disk(), options=replace(OPTIONS, pool_files=100)) as (files, queue):
+        await queue.enqueue(plain_mail(content=LARGE))
+        before, slots = files.open_files, len(queue.engine.slots)
+
+        async def content() -> AsyncIterator[bytes]:
+            yield LARGE
+
+        honest = queue.engine.mail_threads
+        threads = queue.engine.mail_threads = HeldThreads()
+        writer = asyncio.ensure_future(queue.enqueue(plain_mail(content=content())))
+        await settle()
+        writer.cancel()
+        await settle()
+        queue.engine.mail_threads = honest
+        threads.returning.set()
+        await settle()
+
+        assert writer.cancelled()
+        assert len(queue.engine.slots) == slots
+        assert files.open_files == before

@@ -367,10 +367,13 @@ class _Spooling:
             self._call.add_done_callback(lambda _: self._release(is_sound))
 
     def _release(self, is_sound: bool) -> None:
-        if self._call is not None and not self._call.cancelled():
-            self._call.exception()  # retrieved here: a cancelled caller does not
-        if self._filling is not None:
-            self._filling.close()
+        call, filling = self._call, self._filling
+        if call is not None and not call.cancelled() and call.exception() is None:
+            # Looked at here, as is the error: a cancelled caller does not.
+            result = call.result()
+            filling = result if isinstance(result, Filling) else filling
+        if filling is not None:
+            filling.close()
         # A slot in which the disk failed waits for the next start. One on a disk that is full does
         # not: what was stored of a large mail has the space that others lack.
         if is_sound:
