@@ -89,3 +89,9 @@ def test_what_is_no_certificate_is_refused() -> None:
     with pytest.raises(CertificateRefused):
         verify([b"no certificate"], NAME, [ROOT.record(2)], NOW)
     assert not is_accepted((OWN, MIDDLE), TlsaRecord(2, 0, 0, b"no certificate"))
+
+
+@pytest.mark.parametrize("record", [ROOT.record(2), ROOT.record(2, 0, 0)])
+def test_a_record_that_is_no_certificate_spoils_no_other(record: TlsaRecord) -> None:
+    """Source: RFC 7671 10.3."""
+    assert is_accepted(CHAIN, TlsaRecord(2, 0, 0, b"no certificate"), record)

@@ -4,6 +4,7 @@ Source: RFC 6698 2.1; RFC 7671; RFC 7672 3."""
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from cryptography import x509
@@ -61,11 +62,11 @@ def _trusted(
 ) -> list[x509.Certificate]:
     """Return the authorities that records name; one that stands in a record whole need not be
     shown. Source: RFC 7671 5.2."""
-    whole = [
-        x509.load_der_x509_certificate(each.data)
-        for each in records
-        if (each.selector, each.matching) == (TlsaSelector.CERTIFICATE, TlsaMatching.OCTETS)
-    ]
+    whole: list[x509.Certificate] = []
+    for each in records:
+        if (each.selector, each.matching) == (TlsaSelector.CERTIFICATE, TlsaMatching.OCTETS):
+            with suppress(ValueError):  # it is no certificate, and the other records count
+                whole.append(x509.load_der_x509_certificate(each.data))
     return whole + [each for each in others if any(_matches(each, record) for record in records)]
 
 
