@@ -13,7 +13,7 @@ from postroad.adapters.clocks import MachineClock
 from postroad.adapters.disk.files import DiskFiles, Translated, make_private
 from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.domain.error_codes import codes_of
-from postroad.errors import StoreFailed, TooManyOpenFiles
+from postroad.errors import StoreFailed, StoreFull, TooManyOpenFiles
 from postroad.ports.delivery import Topic
 
 
@@ -69,6 +69,25 @@ async def test_a_board_is_for_its_user_alone(tmp_path: Path) -> None:
     )
 
     assert mode(tmp_path / "shared_state") == 0o700
+
+
+async def test_an_entry_for_which_the_disk_has_no_room_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers publish every few seconds, and read all files there as often."""
+    shared_state = DirectorySharedState(tmp_path, MachineClock())
+
+    def write_text(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", write_text)
+        with pytest.raises(StoreFull):
+            await shared_state.publish(Topic.WORKERS, "one", "text", timedelta(minutes=1))
+
+    assert list((tmp_path / Topic.WORKERS.value).iterdir()) == []
+    await shared_state.publish(Topic.WORKERS, "one", "text", timedelta(minutes=1))
+    assert await shared_state.published(Topic.WORKERS) == {"one": "text"}
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

@@ -47,8 +47,12 @@ class DirectorySharedState:
             file.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # of parents, mkdir sets no mode
             draft = file.with_name(f"{uuid4().hex}{DRAFT}")
             draft.touch(PRIVATE_FILE)
-            draft.write_text(json.dumps({"name": name, "text": text, "until": until}))
-            draft.replace(file)
+            try:
+                draft.write_text(json.dumps({"name": name, "text": text, "until": until}))
+                draft.replace(file)
+            except BaseException:  # of a full disk, say: it is tried again every few seconds
+                draft.unlink(missing_ok=True)
+                raise
 
     def _take_down(self, topic: Topic, name: str) -> None:
         file = self._file(topic, name)
