@@ -296,6 +296,27 @@ async def test_a_hop_that_takes_a_recipient_of_a_refused_mail_gets_no_empty_one(
     assert b"\r\n.\r\n" not in hop.received
 
 
+@pytest.mark.parametrize("behind", [b"250 kept\r\n", None], ids=["answers on", "closes"])
+async def test_lmtp_replies_that_come_behind_421_count(behind: bytes | None) -> None:
+    """A proxy passes on what one of its back ends replies."""
+    to = tuple(f"{each}@dest.example" for each in "bcd")
+    hop = ScriptedHop(
+        [
+            *lines(*GREETED, *["250 ok"] * 4, "354 go"),
+            b"250 kept\r\n421 4.3.2 going\r\n" + (behind or b""),
+        ]
+    )
+    if behind is None:
+        asyncio.get_running_loop().call_later(0.2, hop.abort)
+
+    outcomes = await hand_over(hop, Envelope("a@origin.example", to), Protocol.LMTP)
+
+    last = OutcomeKind.DEFERRED if behind is None else OutcomeKind.DELIVERED
+    kinds = [outcomes[each].kind for each in to]
+    assert kinds == [OutcomeKind.DELIVERED, OutcomeKind.DEFERRED, last]
+    assert outcomes[to[1]].text == "421 4.3.2 going"
+
+
 class SlowHop(ScriptedHop):
     """Accepts a mail, and replies to its end for one recipient after the other."""
 

@@ -19,6 +19,7 @@ from postroad.domain.smtp.replies import Reply
 from postroad.domain.values.instants import duration
 from postroad.ports.delivery import BeforeEnd
 from postroad.smtp.client.client import (
+    MOMENT,
     Exchange,
     OutOfStep,
     ServiceUnavailable,
@@ -350,13 +351,22 @@ class ClientTransaction(MailReplies):
         self._end_accepted(outcome)
 
     async def _read_each(self) -> None:
-        """Read the reply for each recipient, in their order. Source: RFC 2033 4.2."""
+        """Read the reply for each recipient, in their order. Those that come with 421 count: a
+        proxy passes on that of one of its back ends. Source: RFC 2033 4.2."""
         wire, most = self._exchange.wire, self._timeouts.data_end
         due = wire.now() + self._timeouts.all_ends.total_seconds()
+        end: WireError | None = None
         for recipient in self._accepted:
-            timeout = min(most, timedelta(seconds=due - wire.now()))
-            reply = in_sequence(await self._exchange.reply(timeout))
+            timeout = min(most, timedelta(seconds=due - wire.now())) if end is None else MOMENT
+            try:
+                reply = in_sequence(await self._exchange.reply(timeout, may_be_last=True))
+            except WireError as error:
+                raise end or error from None
+            if reply.code == 421:
+                end = end or ServiceUnavailable(str(reply))
             self.outcomes[recipient] = self._by_hop(reply.final_outcome)
+        if end is not None:
+            raise end
 
 
 def _go_ahead(reply: Reply) -> Reply:
