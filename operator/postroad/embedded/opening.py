@@ -15,7 +15,7 @@ from typing import Any
 from postroad.embedded.log import slots as checkpoints
 from postroad.embedded.log.envelopes import EnvelopeRecord, Unreadable, domains_in, read_head
 from postroad.embedded.log.frames import Frame
-from postroad.embedded.log.layout import DEAD, FORMAT, HELD, KEYS, NEW, Lane, Layout
+from postroad.embedded.log.layout import DEAD, FORMAT, HELD, KEYS, NEW, Lane, Layout, segment_of
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.log.records import ENVELOPE, FinishKind, FinishRecord, KeyRecord
 from postroad.embedded.log.segments import (
@@ -148,13 +148,24 @@ def find_store(files: Files, layout: Layout) -> OpenedStore:
             file = files.open(layout.checkpoint)
             opened.callback(file.close)
             checkpoint = checkpoints.read_checkpoint(file)
+            if not (unused := first_unused_directory(files, layout)):
+                _check_unused(files, layout, checkpoint)  # first: a store is left as it is
             lanes, following = recovery.find_lanes(files, layout, checkpoint, opened)
-            unused = first_unused_directory(files, layout)
             _empty_incoming(files, layout)
         except FileNotFoundError as error:
             raise StoreDamaged(f"{error.filename or error} is missing") from error
         opened.pop_all()
     return OpenedStore(checkpoint, file, lanes, following, unused)
+
+
+def _check_unused(files: Files, layout: Layout, checkpoint: Checkpoint) -> None:
+    """Refuse a directory of mails that never had any, where the log had: without their disk, all
+    would become dead letters, and those that come would lie below it. Raises: StoreDamaged."""
+    ends = (state.end for state in checkpoint.lanes.values())
+    if any(ends) or any(map(segment_of, files.names(layout.log))):
+        raise StoreDamaged(
+            f"{layout.mail} has none of the mails of this store", hint="mount the disk of the mails"
+        )
 
 
 def _empty_incoming(files: Files, layout: Layout) -> None:
