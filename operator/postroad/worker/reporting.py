@@ -165,8 +165,8 @@ class Reporting:
         )
         try:
             octets = await (item.content() if is_whole else self._header(item))
-        except errors.BlobMissing:
-            return compose(None)
+        except (errors.BlobMissing, errors.StoreFailed):
+            return compose(None)  # a sector that cannot be read stays so, and the mail has to end
         try:
             return compose(Returned(octets, is_whole))
         except errors.InvalidInput:

@@ -20,6 +20,7 @@ from postroad.errors import (
     BlobMissing,
     InvalidMail,
     KeyReused,
+    StoreFailed,
     StoreFull,
     ViewUnavailable,
 )
@@ -307,9 +308,10 @@ async def test_of_a_header_that_is_too_long_its_first_lines_go_back(*, knows_sha
     assert b"X-Long" not in cast("bytes", mail.content)
 
 
-async def test_a_mail_whose_bytes_are_gone_is_reported_without_them() -> None:
+@pytest.mark.parametrize("error", [BlobMissing(), StoreFailed("cannot read mail/000000/12")])
+async def test_a_mail_whose_bytes_cannot_be_had_is_reported_without_them(error: Exception) -> None:
     item = Reported("a@b")
-    item.error = BlobMissing()
+    item.error = error
 
     (mail,) = (await deliver(item, {"a@b": NO})).mails
 
