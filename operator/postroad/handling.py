@@ -42,7 +42,15 @@ from postroad.domain.delivery.retries import (
 from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, Responder
 from postroad.domain.queues.documents import Sizes
-from postroad.errors import EntryEnded, EntryLost, InvalidInput, PostroadError, QueueClosed
+from postroad.errors import (
+    BlobMissing,
+    EntryEnded,
+    EntryLost,
+    InvalidInput,
+    PostroadError,
+    QueueClosed,
+    ServerError,
+)
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import (
     DRAIN_TIMEOUT,
@@ -381,7 +389,15 @@ class _Consumption:
         if item.size_bytes > self._function.largest_bytes:
             text = f"552 5.3.4 the mail has more than {self._function.largest_bytes} octets"
             return dict.fromkeys(recipients, Outcome.failed(text)), {}
-        mail = HandedMail.of(item.mail_id, item.mail, await item.content())
+        try:
+            mail = HandedMail.of(item.mail_id, item.mail, await item.content())
+        except (QueueClosed, EntryEnded, EntryLost, BlobMissing):
+            raise
+        except PostroadError as error:  # as a worker has it: servers that are away cost no attempt
+            why = dict.fromkeys(recipients, f"451 4.3.0 {type(error).__name__}")
+            if isinstance(error, ServerError):
+                return {}, why
+            return {each: Outcome.deferred(text) for each, text in why.items()}, {}
         try:
             return await self._function.outcomes(mail, self._threads, lambda: None), {}
         except NotReached as error:

@@ -15,7 +15,16 @@ import pytest
 
 from postroad import HandedMail, Mail, MailQueue, Outcome, Retry, open_queue
 from postroad.domain.queues.documents import Sizes
-from postroad.errors import ConfigurationStale, InvalidInput, InvalidMail, StoreUnavailable
+from postroad.embedded.store.items import SpoolItem
+from postroad.errors import (
+    BlobsUnavailable,
+    ConfigurationStale,
+    InvalidInput,
+    InvalidMail,
+    PostroadError,
+    StoreFailed,
+    StoreUnavailable,
+)
 from postroad.ports.mail_queue import Handled
 
 NUMBERS = count()
@@ -113,6 +122,29 @@ async def test_a_cancellation_by_the_handler_itself_is_an_attempt(queue: MailQue
     assert [each.reason async for each in queue.dead_letters()] == [
         "not delivered in 3 attempts: 451 4.3.0 the function raised CancelledError"
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(StoreFailed("cannot read mail/0"), 1), (BlobsUnavailable(), 0)]
+)
+async def test_a_mail_whose_content_cannot_be_read_waits_as_the_plan_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: PostroadError, attempts: int
+) -> None:
+    """Servers that are away cost no attempt: else an outage would have mails given up."""
+
+    async def content(_: SpoolItem) -> bytes:
+        raise error
+
+    monkeypatch.setattr(SpoolItem, "content", content)
+    hour = timedelta(hours=1)
+    async with open_queue(f"embedded://{tmp_path}/queue", create=True) as queue:
+        await queue.enqueue(mail())
+        await queue.consume(lambda _: None, retry=Retry(lanes=(hour, hour)), wait=False)
+        (waiting,) = [each async for each in queue.browse()]
+
+    assert (waiting.attempt, waiting.last_error) == (attempts, f"451 4.3.0 {type(error).__name__}")
+    assert waiting.due_at is not None
+    assert waiting.due_at - waiting.accepted_at >= hour
 
 
 async def test_recipients_that_were_delivered_do_not_come_again(queue: MailQueue) -> None:
