@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -127,3 +128,26 @@ async def test_a_line_that_had_no_room_leaves_no_half_behind(tmp_path: Path) -> 
     await file.close()
 
     assert path.read_bytes().splitlines() == [b"x" * 59, b"y" * 59]
+
+
+async def test_a_file_that_cannot_be_begun_has_no_descriptor_closed_twice(tmp_path: Path) -> None:
+    """The number may be that of another file by then, which another thread has opened."""
+    others: list[int] = []
+
+    class FullFile(EventFile):
+        def _open(self) -> int:
+            if path.exists():
+                return super()._open()
+            others.append(os.open(os.devnull, os.O_RDONLY))
+            raise OSError(errno.ENOSPC, "no space")
+
+    path = tmp_path / "events.jsonl"
+    path.touch()
+    file = FullFile(path, largest=100)
+    await file.send("1", b"x" * 59)
+    reply = await file.send("2", b"y" * 59)
+    await file.close()
+
+    assert reply.verdict is SinkVerdict.LATER
+    (other,) = others
+    os.close(other)

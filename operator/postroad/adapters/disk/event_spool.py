@@ -251,9 +251,9 @@ class EventFile:
             size = os.fstat(file).st_size
             if size + len(line) > self._largest:
                 self._path.replace(f"{self._path}.1")
+                begun = self._open()  # first: where that fails, the other is closed once, below
                 os.close(file)
-                file = self._open()
-                size = 0
+                file, size = begun, 0
             try:
                 while line:
                     line = line[os.write(file, line) :]
