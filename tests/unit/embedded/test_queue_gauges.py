@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
+from threading import get_ident
 
+import pytest
 from prometheus_client import REGISTRY
 
 from postroad import Mail, Selector, open_queue
+from postroad.embedded.store.ready_queues import ReadyQueues
 
 
 def mails(name: str, state: str) -> float | None:
@@ -33,3 +37,22 @@ async def test_a_scrape_counts_mails_by_state_until_the_queue_is_closed(tmp_path
         assert 0 <= oldest < 3600
 
     assert mails(name, "waiting") is None
+
+
+async def test_a_scrape_in_another_thread_takes_nothing_from_consumers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look at what is first and the removal of that, a mail could be dropped."""
+    honest, threads = ReadyQueues.firsts, set[int]()
+
+    def firsts(queues: ReadyQueues) -> object:
+        threads.add(get_ident())
+        return honest(queues)
+
+    monkeypatch.setattr(ReadyQueues, "firsts", firsts)
+    async with open_queue(f"embedded://{tmp_path}", create=True) as queue:
+        await queue.enqueue(Mail("a@x.example", ("r@y.example",), b"x\r\n"))
+        await queue.size()
+
+        assert await asyncio.to_thread(mails, str(tmp_path), "waiting") == 1
+        assert threads == {get_ident()}

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from uuid import UUID
 
 from postroad.domain.mail.mail import Mail
@@ -22,6 +24,9 @@ from postroad.errors import PostroadError, StoreFull
 from postroad.event_log.operations import OperationEvents
 from postroad.ports.mail_queue import NO_DELAY, Administration, Operation, check_prefetch
 from postroad.telemetry import metrics
+
+MAX_SCRAPE_SECONDS = 1.0
+"""For which a scrape in another thread waits for the event loop."""
 
 
 class Consumer:
@@ -72,6 +77,7 @@ class OwnedQueue(Administration):
         self._labels = metrics.of_queue(name)
         self._enqueued = metrics.ENQUEUED.labels(*self._labels)
         self._enqueue_seconds = metrics.ENQUEUE_SECONDS.labels(*self._labels)
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._ages: tuple[timedelta, Mapping[str, Mapping[timedelta, int]]] | None = None
         metrics.QUEUE_MAILS.samples = self._mails_by_state
         metrics.QUEUE_DUE.samples = lambda: self._sample(lambda sizes: sizes.due)
@@ -194,15 +200,29 @@ class OwnedQueue(Administration):
         return Sizes(index.live, delayed, index.held, index.dead, oldest_due=oldest)
 
     def _mails_by_state(self) -> Iterator[metrics.Sample]:
-        if self.engine.indexed.is_set():
-            sizes = self._sizes()
+        if (sizes := self._scraped()) is not None:
             states = {"waiting": sizes.due, "delayed": sizes.delayed, "held": sizes.held}
             for state, count in {**states, "dead": sizes.dead_letters or 0}.items():
                 yield (*self._labels, state), count
 
     def _sample(self, number: Callable[[Sizes], float]) -> Iterator[metrics.Sample]:
-        if self.engine.indexed.is_set():
-            yield self._labels, number(self._sizes())
+        if (sizes := self._scraped()) is not None:
+            yield self._labels, number(sizes)
+
+    def _scraped(self) -> Sizes | None:
+        """Return the sizes for a scrape; None: they are not known now."""
+        if not self.engine.indexed.is_set():
+            return None
+        if get_ident() == self._thread:
+            return self._sizes()
+        # The server of a program's own metrics has threads, and to count changes the queues that
+        # consumers take from: a mail could be dropped between a look at it and its removal.
+        sizes: Future[Sizes] = Future()
+        try:
+            self._loop.call_soon_threadsafe(lambda: sizes.set_result(self._sizes()))
+            return sizes.result(MAX_SCRAPE_SECONDS)
+        except (RuntimeError, TimeoutError):  # the loop is closed, or busy
+            return None
 
     def _oldest_seconds(self, sizes: Sizes) -> float:
         if sizes.oldest_due is None:
