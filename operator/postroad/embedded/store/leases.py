@@ -24,7 +24,7 @@ from postroad.embedded.log.records import (
     OutcomesRecord,
     StartRecord,
 )
-from postroad.embedded.log.segments import LEASED, PARKED, LiveEntry
+from postroad.embedded.log.segments import ENDED, LEASED, PARKED, LiveEntry
 from postroad.embedded.log.spool_files import Kept
 from postroad.embedded.store.engine import Engine
 from postroad.errors import PostroadError
@@ -58,6 +58,8 @@ async def lease(engine: Engine) -> tuple[LiveEntry, EnvelopeRecord, Kept | None]
                 engine.wakeups.wake_one()  # else it lies there until the next mail comes
             raise
         except PostroadError as error:
+            if entry.state is ENDED:
+                continue  # it was removed during the read, and a checkpoint removed its segment
             engine.stop(error)
             raise
         if record.unreadable is not None:

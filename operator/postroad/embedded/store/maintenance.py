@@ -21,7 +21,7 @@ from postroad.embedded.store.archive import (
     remove_obsolete,
 )
 from postroad.embedded.store.engine import Engine
-from postroad.errors import QueueClosed
+from postroad.errors import PostroadError, QueueClosed
 from postroad.ports.files import File
 
 COMPACTED_AT_ONCE = 2000
@@ -232,7 +232,12 @@ class Maintenance:
     async def _rewrite(self, entry: LiveEntry) -> None:
         engine = self._engine
         await engine.wait_durable(entry)
-        waiting = await engine.reader.read(entry)
+        try:
+            waiting = await engine.reader.read(entry)
+        except PostroadError:
+            if entry.state is State.ENDED:
+                return  # meanwhile, and another round removed its segment
+            raise
         # Looked at behind the waits: a consumer may have it by now, and it would be sent twice.
         if entry.state in (State.DELAYED, State.READY, State.PARKED):
             engine.replace_entry(entry, waiting)
