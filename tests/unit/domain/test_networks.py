@@ -89,6 +89,7 @@ def test_a_client_that_chooses_its_ipv6_address_lies_in_no_network_of_ipv4(addre
         ("2002:c000:201:1::1", "192.0.2.1"),
         ("2002:c000:201:ffff::1", "192.0.2.1"),
         ("64:ff9b::c000:201", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
         ("2001:db8::5efe:c000:201", "2001:db8::"),
     ],
 )

@@ -78,12 +78,13 @@ def _client(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 def client_of(address: str) -> str:
     """Return the client that an address belongs to: an IPv4 address, or the /64 of an IPv6 address,
-    because one host gets a /64 (RFC 6177). A 6to4 host has 65,536 of these, and all that a NAT64
-    translates share one: both count by their IPv4 address."""
+    because one host gets a /64 (RFC 6177). A 6to4 host has 65,536 of these; all that a NAT64
+    translates share one, as do IPv4 clients that a proxy names as IPv4-mapped addresses: these
+    count by their IPv4 address."""
     if ":" not in address:
         return address
     number = int(ipaddress.IPv6Address(address.partition("%")[0]))
-    if number >> 112 == _6TO4 or number >> 32 == _NAT64:
+    if number >> 112 == _6TO4 or number >> 32 in (_NAT64, _MAPPED):
         return str(ipaddress.IPv4Address(next(_embedded(number))))
     return str(ipaddress.IPv6Address(number >> 64 << 64))
 
