@@ -1,9 +1,10 @@
-"""The console over sockets: clients that send no request, or a part of one, hold no connection,
-and take no place of others."""
+"""The console over sockets: clients that send no request, or a part of one, or read no response,
+hold no connection, and take no place of others."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -84,3 +85,51 @@ async def test_a_request_that_does_not_come_ends_its_connection(
         writer.write(probe)
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n", "between two requests it stays"
         writer.close()
+
+
+async def unread(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask for more than a connection holds, and read none of it."""
+    asking = f"GET /static/htmx.min.js HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
+    reader, writer = await asyncio.open_connection(host, port, limit=1024)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(asking * 400)
+    return reader, writer
+
+
+def are_behind() -> bool:
+    """Return whether there are connections, and nothing more is written to any of them."""
+    made = [each for each in gc.get_objects() if isinstance(each, server._Protocol)]
+    connected = [each for each in made if each in each.connections]
+    return bool(connected) and all(each.flow.write_paused for each in connected)
+
+
+async def test_responses_that_are_not_read_take_no_place_of_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server, "MAX_LEAVING", 1)
+    async with served() as (host, port, probe):
+        strangers = []
+        for _ in range(4):
+            strangers.append(await unread(host, port))
+            while not are_behind():
+                await asyncio.sleep(0.05)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(probe)
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        for _, each in (*strangers, (reader, writer)):
+            each.transport.abort()
+
+
+async def test_a_response_of_which_nothing_is_read_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "MAX_UNREAD_SECONDS", 1.0)
+    async with served() as (host, port, _):
+        reader, stranger = await unread(host, port)
+        while not are_behind():
+            await asyncio.sleep(0.05)
+        while are_behind():
+            await asyncio.sleep(0.05)
+        assert not reader.at_eof(), "it was not the client that left"
+        stranger.transport.abort()

@@ -19,7 +19,7 @@ from postroad.telemetry.health import Readiness
 
 MAX_CONNECTIONS = 500
 """At the same time, streams of events included. One more ends the one that has asked nothing for
-longest: a stranger's idle ones would take all."""
+longest, else one that is behind with reading: a stranger's would take all."""
 
 MAX_LEAVING = 100
 """Connections that were ended and still count: uvloop may hear of a request before of that."""
@@ -29,23 +29,34 @@ DRAIN_SECONDS = 5
 MAX_REQUEST_SECONDS = 30.0
 """Until a request is there as a whole, or its connection is closed."""
 
+MAX_UNREAD_SECONDS = 30.0
+"""For which a client may read nothing of what waits for it; then its connection is ended."""
+
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 with a bound on the time that a request takes to come. uvicorn has none: clients
-    that send nothing, or half a request, would take all connections."""
+    """HTTP/1.1 with bounds on the time that a request takes to come, and a response to be read.
+    uvicorn has none: clients that send nothing, or half a request, or read nothing would take all
+    connections."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _watch: asyncio.TimerHandle | None = None
+    _unread = 0
+    """Octets that waited at the last look for a client that was behind."""
+
+    _is_ended = False
     _heard = 0.0
     """When the last octets came."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._bound()
+        self._check_reading()
         if len(self.connections) >= MAX_CONNECTIONS:
-            others = [each for each in self.connections if isinstance(each, _Protocol)]
-            idle = [each for each in others if each is not self and each.is_idle]
-            if idle:
-                min(idle, key=lambda each: each._heard).transport.abort()
+            connections = [each for each in self.connections if isinstance(each, _Protocol)]
+            others = [each for each in connections if each is not self and not each._is_ended]
+            idle = [each for each in others if each.is_idle]
+            if spare := idle or [each for each in others if each._is_behind]:
+                min(spare, key=lambda each: each._heard)._end()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -57,10 +68,32 @@ class _Protocol(H11Protocol):
         is_answered = self.cycle is None or self.cycle.response_complete
         return not self.transport.is_closing() and (is_answered or self._deadline is not None)
 
+    @property
+    def _is_behind(self) -> bool:
+        """True if nothing more is written until the client reads."""
+        return self.flow.write_paused or self.transport.is_closing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread = 0
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._deadline is not None:
-            self._deadline.cancel()
+        for each in (self._deadline, self._watch):
+            if each is not None:
+                each.cancel()
+
+    def _end(self) -> None:
+        self._is_ended = True
+        self.transport.abort()
+
+    def _check_reading(self) -> None:
+        unread = self.transport.get_write_buffer_size() if self._is_behind else 0
+        if unread and unread == self._unread:
+            self._end()
+            return
+        self._unread = unread
+        self._watch = self.loop.call_later(MAX_UNREAD_SECONDS, self._check_reading)
 
     def _bound(self) -> None:
         self._heard = self.loop.time()
