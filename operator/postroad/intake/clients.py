@@ -61,8 +61,7 @@ class Clients:
     def connected(self, address: str, now: float) -> Reply | None:
         """Count a connection. Return the reply that refuses it; None: it is a session, which the
         caller ends with `left`. A refused connection uses up nothing."""
-        key, limits = client_of(address), self._limits
-        client = self._clients.get(key) or self._new(key, now)
+        client, limits = self._client(address, now), self._limits
         if limits.sessions is not None and client.sessions >= limits.sessions:
             return TOO_MANY_SESSIONS
         renewed = used(client.connections, limits.connections_per_minute, now)
@@ -81,15 +80,19 @@ class Clients:
             del self._clients[key]
 
     def begins_mail(self, address: str, now: float) -> Reply | None:
-        """Count a mail of a client with a session. Return the reply that refuses it, or None."""
-        client = self._clients[client_of(address)]
+        """Count a mail of a client, also of one whose connection of HTTP is lost while its mails
+        are taken. Return the reply that refuses it, or None."""
+        client = self._client(address, now)
         renewed = used(client.mails, self._limits.mails_per_minute, now)
         if renewed is None:
             return TOO_MANY_MAILS
         client.mails = renewed
         return None
 
-    def _new(self, key: str, now: float) -> _Client:
+    def _client(self, address: str, now: float) -> _Client:
+        key = client_of(address)
+        if (known := self._clients.get(key)) is not None:
+            return known
         if len(self._clients) >= self._search_at:
             kept = {each: its for each, its in self._clients.items() if not its.is_idle(now)}
             self._clients, self._search_at = kept, max(MIN_KEPT, 2 * len(kept))

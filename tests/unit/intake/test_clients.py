@@ -45,6 +45,14 @@ def test_mails_are_counted_over_all_sessions_of_a_client() -> None:
     assert clients.begins_mail(ONE, 32.0) is None
 
 
+def test_mails_of_a_client_that_has_left_are_counted() -> None:
+    clients = Clients(ClientLimits(mails_per_minute=1))
+    clients.connected(ONE, 0.0)
+    clients.left(ONE, 0.0)
+
+    assert [clients.begins_mail(ONE, 0.0) for _ in range(2)] == [None, TOO_MANY_MAILS]
+
+
 def test_a_new_connection_gives_no_new_rate() -> None:
     clients = Clients(ClientLimits(connections_per_minute=1, mails_per_minute=1))
     clients.connected(ONE, 0.0)
