@@ -16,6 +16,7 @@ from pathlib import Path
 
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.smtp.replies import Reply
+from postroad.domain.values.text import ascii_lower
 from postroad.errors import InvalidSettings
 from postroad.intake.own_domains import UNKNOWN_RECIPIENT
 from postroad.intake.reply_texts import UNVERIFIED
@@ -67,7 +68,7 @@ class CallAhead:
 
     def refusal(self, recipient: str) -> Reply | None:
         """Return the reply that refuses a recipient, None, or UNVERIFIED: `look_up` finds out."""
-        key, now = recipient.lower(), self._now()
+        key, now = _key(recipient), self._now()
         if self._known.has(key, now - KNOWN):
             return None
         return UNKNOWN_RECIPIENT if self._unknown.has(key, now - UNKNOWN) else UNVERIFIED
@@ -75,7 +76,7 @@ class CallAhead:
     async def look_up(self, recipient: str) -> Reply | None:
         """Ask the server, where it is not away; return the reply that refuses a recipient, or
         None."""
-        key = recipient.lower()
+        key = _key(recipient)
         may_ask = not self._is_away and len(self._asking) < MAX_WAITING
         if may_ask and key not in self._asking:
             asked = self._asking[key] = asyncio.create_task(self._learn(recipient))
@@ -108,7 +109,7 @@ class CallAhead:
             return
         finally:
             self._turns.release()
-        key = recipient.lower()
+        key = _key(recipient)
         if reply.is_positive:
             self._known.add(key, self._now())
             self._unknown.drop(key)
@@ -124,6 +125,12 @@ class CallAhead:
 _NO_MAILBOX = re.compile(r"5[0-9][0-9] 5\.1\.[0-9]|55[013] (?!5\.[0-9])")
 """Replies about the address: a mailbox that is full, or a client that is not wanted, says nothing
 about whether there is one."""
+
+
+def _key(recipient: str) -> str:
+    """Return what a reply is remembered by. Only letters of ASCII are alike in both cases: a server
+    that knows no ann with another letter still knows ann."""
+    return ascii_lower(recipient)
 
 
 class _Replies:

@@ -129,6 +129,24 @@ async def test_guesses_push_out_no_recipient_that_there_is(monkeypatch: pytest.M
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("other", "recipient"),
+    [("\u212aate@example.org", "kate@example.org"), ("ÄNN@example.org", "änn@example.org")],
+)
+async def test_reply_about_another_letter_says_nothing_of_a_recipient(
+    other: str, recipient: str
+) -> None:
+    server = Server()
+    server.reply = NOT_THERE
+    assert await server.verdict(other) == UNKNOWN_RECIPIENT
+
+    server.reply = THERE
+    assert await server.verdict(recipient) is None
+    assert await server.verdict(other) == UNKNOWN_RECIPIENT
+    assert await server.verdict(recipient.replace("ate", "ATE")) is None
+    assert server.asked == {other: 1, recipient: 1}
+
+
 async def test_postmaster_is_taken_without_a_question() -> None:
     server = Server()
     domains = OwnDomains({"example.org": server.recipients})

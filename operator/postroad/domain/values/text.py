@@ -42,6 +42,16 @@ def escaped(text: str) -> str:
     )
 
 
+def ascii_lower(text: str) -> str:
+    """Return a text with its letters of ASCII in lower case. `str.lower` makes such letters of
+    others, too.
+
+    >>> ascii_lower("K\u212a") == "k\u212a", "K\u212a".lower()
+    (True, 'kk')
+    """
+    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
+
+
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 """Made once: `json.dumps` with separators makes an encoder for each call."""
 
