@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from postroad.domain.smtp.replies import Reply
 from postroad.domain.values.networks import Networks
+from postroad.domain.values.text import ascii_lower
 from postroad.intake.clients import MINUTE, Rights, Submission, used
 from postroad.intake.logins.results import LoggedInUser, LoginClient, LoginFailed
 from postroad.intake_settings.senders import SenderRule
@@ -99,8 +100,8 @@ def _by_precedence(rules: Sequence[SenderRule]) -> list[SenderRule]:
 def _matches(rule: SenderRule, user: LoggedInUser) -> bool:
     if rule.users is None:
         return rule.tenant in (None, user.tenant)
-    name = user.name.lower()
+    name = ascii_lower(user.name)  # an issuer may have a user whose name looks like another's
     return any(
-        name.endswith(each[1:].lower()) if each.startswith("*") else name == each.lower()
+        name.endswith(ascii_lower(each[1:])) if each.startswith("*") else name == ascii_lower(each)
         for each in rule.users
     )
