@@ -65,6 +65,11 @@ def test_a_path_leads_back_to_its_mail_whatever_the_case(
         assert about.rpartition("@")[0] == recipient.rpartition("@")[0].lower()
 
 
+@pytest.mark.parametrize("recipient", ["\u212aate@example.net", "straße@example.net"])
+def test_no_path_names_another_mailbox_than_its_recipient(recipient: str) -> None:
+    assert PATHS.path(SENDER, recipient, None, DAY) is None
+
+
 def test_a_recipient_that_is_too_long_is_found_among_the_addresses_of_a_report() -> None:
     long = "u" * 50 + "@example.net"
     found = PATHS.open(signed(recipient=long), DAY)

@@ -149,6 +149,26 @@ def test_what_an_administrator_put_there_stays() -> None:
     assert learnt(by_hand, "a@x.example", GONE, RULES, AT + timedelta(days=9)) is None
 
 
+@pytest.mark.parametrize(
+    ("recipient", "listed"),
+    [
+        ("KATE@x.example", True),
+        ("änn@x.example", True),
+        ("Jänn@bücher.example", True),
+        ("\u212aate@x.example", False),
+        ("straße@x.example", False),
+        ("ÄNN@x.example", False),
+    ],
+)
+def test_a_refusal_of_another_letter_puts_no_other_mailbox_on_the_list(
+    recipient: str, listed: bool
+) -> None:
+    found = learnt(None, recipient, GONE, RULES, AT)
+
+    assert found is None or found.token == token_of(recipient.lower())
+    assert (found is not None) is listed
+
+
 def test_lines_of_people_are_read() -> None:
     def read(line: str) -> SuppressedAddress | None:
         return read_line(line, "asked", AT, is_hashed=False)

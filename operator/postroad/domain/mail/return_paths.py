@@ -18,6 +18,7 @@ from datetime import date, timedelta
 from hashlib import sha256
 
 from postroad.domain.mail.seven_bits import ascii_address, ascii_domain
+from postroad.domain.values.text import is_but_for_ascii_case
 from postroad.errors import InvalidInput
 
 MAX_LOCAL_PART, MAX_PATH = 64, 254
@@ -109,10 +110,13 @@ class ReturnPaths:
 
     def path(self, sender: str, recipient: str, tenant: str | None, day: date) -> str | None:
         """Return the reverse-path of a mail; None: as `return_path`, or the tenant has too many
-        octets."""
+        octets, or the recipient, as it is signed, may be another mailbox."""
         its_sender, its_recipient = _folded(sender), _folded(recipient)
         its_tenant = (tenant or "").encode()
         if its_sender is None or its_recipient is None or len(its_tenant) > _MAX_TENANT:
+            return None
+        local, folded = (each.rpartition("@")[0] for each in (recipient, its_recipient))
+        if not is_but_for_ascii_case(local, folded):
             return None
         key = self._secrets[0]
         number = day.toordinal()

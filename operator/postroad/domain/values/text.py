@@ -52,6 +52,12 @@ def ascii_lower(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
+def is_but_for_ascii_case(text: str, folded: str) -> bool:
+    """Return whether folding a text has changed the case of its letters of ASCII alone: a server
+    that knows no mailbox with another letter may have the one that it folds to."""
+    return text.isascii() or ascii_lower(text) == folded
+
+
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 """Made once: `json.dumps` with separators makes an encoder for each call."""
 
