@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import encodebytes
 from typing import Any
 
 import pytest
@@ -72,6 +73,18 @@ NESTED = b"".join(
     b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n" % (each, each)
     for each in range(200)
 )
+
+
+def netscape(text: bytes, *, in_base64: bool = False) -> bytes:
+    """Return a report in the form of Netscape, which looks for addresses in this text."""
+    text = b"This message was undeliverable due to the following reason:\r\n" + text
+    text, encoding = (encodebytes(text), b"base64") if in_base64 else (text, b"7bit")
+    return (
+        b"Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\nContent-Type: text/plain\r\n"
+        b"Content-Transfer-Encoding: %s\r\n\r\n%s\r\n--b\r\n\r\nx\r\n--b--\r\n" % (encoding, text)
+    )
+
+
 STATUS = b"Content-Type: message/delivery-status\r\n\r\n"
 HOSTILE = {
     "deep": NESTED + b"\n" * 60_000,
@@ -94,6 +107,10 @@ HOSTILE = {
     "base64": b"Content-Transfer-Encoding: base64\r\n\r\n" + b"!" * 60_000,
     "surrogates": b"Content-Type: text/rfc822-headers\r\n\r\nTo: \xff\xfe\r\n",
     "no payload": b"Content-Type: message/feedback-report\r\n\r\n",
+    "long lines of angles": netscape(b"<" * 60_000),
+    "encoded angles": netscape(b"<" * 45_000, in_base64=True),
+    "lines of angles": netscape((b"<" * 990 + b"\r\n") * 60),
+    "lines of commas and ats": b"\r\n\r\n" + (b"," + b",x" * 160 + b"@" * 650 + b"\r\n") * 60,
     "broken encoding": b"Content-Type: text/plain; charset*=x''%zz\r\n\r\nx",
 }
 

@@ -20,7 +20,7 @@ from email.utils import collapse_rfc2231_value
 from enum import StrEnum, auto
 from html import unescape
 from itertools import islice
-from typing import Any
+from typing import Any, AnyStr
 
 from flufl.bounce import all_failures
 
@@ -128,7 +128,30 @@ _NO_CHARSETS = frozenset(("punycode", "idna", "unicode-escape", "raw-unicode-esc
 forms of other servers decode a text some forty times."""
 
 
+MAX_WIDTH, MAX_SIGNS = 400, 10
+"""Octets of a line, and of each sign around addresses in it, that those forms are looked for in:
+their expressions take cubic time, also on a line that an encoding makes as long as the mail."""
+
+
+def _shortened(line: AnyStr, *signs: AnyStr) -> AnyStr:
+    line = line[:MAX_WIDTH]
+    for each in signs:
+        line = each.join(line.split(each)[: MAX_SIGNS + 1])
+    return line
+
+
 class _Part(Message):
+    is_searched = False
+    """True once forms of other servers are looked for in it."""
+
+    def get_payload(self, *given: Any, **more: Any) -> Any:
+        payload = super().get_payload(*given, **more)
+        if isinstance(payload, str) and self.is_searched:
+            return "\n".join(_shortened(each, "<", "@") for each in payload.split("\n"))
+        if isinstance(payload, bytes) and self.is_searched:
+            return b"\n".join(_shortened(each, b"<", b"@") for each in payload.split(b"\n"))
+        return payload
+
     def get_param(self, param: str, *rest: Any, **more: Any) -> Any:
         value = super().get_param(param, *rest, **more)
         if param != "charset" or not isinstance(value, str | tuple):
@@ -286,6 +309,9 @@ def _reply_of(block: Message) -> str:
 
 
 def _of_other_form(found: ReturnedMail, message: Message) -> ReturnedMail:
+    for each in message.walk():
+        if isinstance(each, _Part):
+            each.is_searched = True
     temporary, permanent = all_failures(message)
     for kind, addresses in ((ReturnKind.BOUNCE, permanent), (ReturnKind.DELAY, temporary)):
         if addresses:
