@@ -5,7 +5,7 @@ Source: RFC 5321 3.3, 4.1, 4.1.4 (order of commands); RFC 3207 4.2; RFC 2920; RF
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -162,6 +162,9 @@ class Dialogue:
 
     said_client: SaidClient | None = None
     """The client that a proxy has described."""
+
+    is_described: bool = False
+    """True once a proxy has said whose connection it hands on: what else comes is the client's."""
 
     errors: int = 0
     refused_recipients: int = 0
@@ -449,6 +452,9 @@ class Dialogue:
         self.finish()
         self.rights, self.client_name = rights, said.name_in_hello
         self.is_extended = said.protocol == "ESMTP"
+        if said.address is not None or said.login is not None:
+            # A proxy that hands on all that follows, as nginx, hands on its client's XCLIENT, too.
+            self.is_described, self.offer = True, replace(self.offer, xclient=False)
         return self.offer.greeting
 
     def _start_tls(self, argument: str) -> ReplyAndStep:

@@ -289,7 +289,7 @@ class IntakeSession:
     def _secured(self) -> None:
         dialogue, certified = self._dialogue, self._context.certified
         dialogue.secured()
-        if certified is not None:
+        if certified is not None and not dialogue.is_described:  # else it is the proxy's
             names = self._wire.names_in_certificate()
             dialogue.rights = certified.rights_of(names, dialogue.rights)
 

@@ -64,6 +64,22 @@ async def test_a_client_has_the_rights_of_the_address_that_a_proxy_says(
         assert await asyncio.to_thread(talk, running, *lines) == codes
 
 
+@pytest.mark.parametrize("first", ["ADDR=192.0.2.2", "ADDR=192.0.2.2 HELO=c.example"])
+async def test_a_client_behind_a_proxy_does_not_describe_itself(tmp_path: Path, first: str) -> None:
+    async with an_intake_by_file(tmp_path, RELAY) as running:
+        lines = (f"XCLIENT {first}", "EHLO c.example", "XCLIENT ADDR=192.0.2.1", *SEND)
+        assert await asyncio.to_thread(talk, running, *lines) == [220, 250, 502, 250, 550]
+        lines = ("XCLIENT NAME=c.example", "XCLIENT ADDR=192.0.2.1", "EHLO c.example", *SEND)
+        assert await asyncio.to_thread(talk, running, *lines) == [220, 220, 250, 250, 250]
+
+
+async def test_a_client_behind_a_proxy_is_no_other_user(tmp_path: Path) -> None:
+    listener = SUBMISSION["listeners"][0] | {"xclientFrom": ["127.0.0.1"]}
+    async with an_intake_by_file(tmp_path, SUBMISSION | {"listeners": [listener]}) as running:
+        lines = ("XCLIENT LOGIN=alice", "EHLO c.example", "XCLIENT LOGIN=bob")
+        assert await asyncio.to_thread(talk, running, *lines) == [220, 250, 502]
+
+
 async def test_xclient_is_offered_to_these_networks_alone(tmp_path: Path) -> None:
     async with an_intake_by_file(tmp_path, RELAY) as running:
 
