@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
@@ -43,6 +45,36 @@ async def test_bodies_have_room_together_until_their_blocks_end(
                 pass
     async with room.read(request, 1, timeouts) as body:
         assert len(body) == MAX_HELD == 16 * 2**20
+
+
+async def test_a_body_that_stalls_gives_its_room_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    comes, is_over = asyncio.Event(), asyncio.Event()
+
+    async def chunks(*_: object) -> AsyncIterator[bytes]:
+        yield b"x" * MAX_HELD
+        if not comes.is_set():
+            comes.set()
+            await is_over.wait()
+            yield b"x"
+
+    async def read() -> int:
+        async with room.read(make_mocked_request("POST", "/"), 1, timeouts) as body:
+            return len(body)
+
+    monkeypatch.setattr(bodies, "chunks_of", chunks)
+    room, timeouts = bodies.JsonBodies(), ClientTimeouts(stalled=timedelta(seconds=0.2))
+    slow = asyncio.create_task(read())
+    await comes.wait()
+    with pytest.raises(Problem, match="large requests"):
+        await read()
+    await asyncio.sleep(0.3)
+    assert await read() == MAX_HELD
+    with pytest.raises(Problem, match="large requests"):
+        await slow
+    assert await read() == MAX_HELD
+    assert room._held == 0
 
 
 def test_separators_in_a_string_are_no_values() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from aiohttp import web
@@ -23,6 +24,9 @@ six times as much. One request may be as long in any case."""
 
 FIELDS = 2**20
 """Octets of a JSON body beside the content of the largest mail."""
+
+STEP = 256 * 1024
+"""Octets that make a body no stalled one for a while."""
 
 MAX_VALUES = 200_000
 """Values of one JSON body."""
@@ -60,11 +64,23 @@ async def chunks_of(
         yield chunk
 
 
+@dataclass(slots=True, eq=False)
+class _Coming:
+    """A body that comes. `held`: octets that count; `moved_at`: when the last STEP was whole."""
+
+    bound: asyncio.Timeout
+    moved_at: float
+    held: int = 0
+
+
 class JsonBodies:
-    """Reads JSON bodies; those that are held at a time have a bound together."""
+    """Reads JSON bodies; those that are held at a time have a bound together. One that stalls gives
+    its room to others: it could else hold all of it for as long as a large mail may take."""
 
     def __init__(self) -> None:
         self._held = 0
+        self._coming = set[_Coming]()
+        self._now = asyncio.get_running_loop().time
 
     @asynccontextmanager
     async def read(
@@ -73,17 +89,48 @@ class JsonBodies:
         """Yield a body, for which there is room until the block ends: its values and its message
         take as much, also once the block has cleared it. Raises: Problem."""
         limit = largest_mail * 4 // 3 + FIELDS
-        body, held = bytearray(), 0
+        body, coming = bytearray(), _Coming(asyncio.timeout(None), self._now())
         try:
-            async for chunk in chunks_of(request, limit, timeouts):
-                self._held += len(chunk)
-                held += len(chunk)
-                body += chunk
-                if self._held > max(MAX_HELD, limit):
-                    raise Problem(503, "too many large requests at a time, come again")
+            self._coming.add(coming)
+            try:
+                async with coming.bound:
+                    async for chunk in chunks_of(request, limit, timeouts):
+                        self._take(coming, body, chunk)
+                        if self._held > max(MAX_HELD, limit):
+                            self._make_room(max(MAX_HELD, limit), timeouts)
+            except TimeoutError:
+                raise _no_room() from None
+            finally:
+                self._coming.discard(coming)
             yield body
         finally:
-            self._held -= held
+            self._held -= coming.held
+
+    def _take(self, coming: _Coming, body: bytearray, chunk: bytes) -> None:
+        self._held += len(chunk)
+        coming.held += len(chunk)
+        body += chunk
+        if len(body) // STEP > (len(body) - len(chunk)) // STEP:
+            coming.moved_at = self._now()
+
+    def _make_room(self, most: int, timeouts: ClientTimeouts) -> None:
+        """End bodies that stall, the largest first. Raises: Problem, where there is no room all the
+        same."""
+        now = self._now()
+        latest = now - timeouts.stalled.total_seconds()
+        stalled = [each for each in self._coming if each.moved_at <= latest]
+        for each in sorted(stalled, key=lambda each: each.held, reverse=True):
+            if self._held > most:
+                self._held -= each.held
+                each.held = 0
+                each.bound.reschedule(now)
+                self._coming.discard(each)
+        if self._held > most:
+            raise _no_room()
+
+
+def _no_room() -> Problem:
+    return Problem(503, "too many large requests at a time, come again")
 
 
 def parsed(model: type[_Model], body: bytes | bytearray) -> _Model:
