@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from typing import Any
 
 import pytest
@@ -149,3 +150,18 @@ def test_fields_and_names_of_all_scripts_are_composed() -> None:
     assert [line.partition(b":")[0] for line in _header(made)] == [
         *(b"From", b"Reply-To", b"Subject", b"To", b"MIME-Version", b"Content-Type")
     ]
+
+
+OPEN = ('"' * 300 + "(x y(é" * 116)[:998]
+"""Comments that nothing closes, which take some five seconds to be folded."""
+
+
+@pytest.mark.parametrize(
+    "text", [OPEN, "a: " + "é" * 990, "é " * 490], ids=["comment", "group", ""]
+)
+def test_malformed_fields_of_addresses_are_refused_before_they_are_folded(text: str) -> None:
+    fields = ("To", "Cc", "From", "Reply-To", "Sender", "Resent-To", "Resent-From", "Resent-Cc")
+    before = time.process_time()
+    with pytest.raises(InvalidMail):
+        of(headers=dict.fromkeys(fields, text))
+    assert time.process_time() - before < 2

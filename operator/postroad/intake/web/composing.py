@@ -6,7 +6,8 @@ import base64
 import re
 from collections.abc import Iterable
 from email import policy
-from email.headerregistry import Address, AddressHeader
+from email.errors import InvalidHeaderDefect
+from email.headerregistry import Address, AddressHeader, BaseHeader
 from email.message import EmailMessage, Message
 
 from postroad.domain.mail.address_lists import fields_of
@@ -22,6 +23,9 @@ from postroad.intake.web.models import (
 
 _LINE_END = re.compile(r"\r\n?|\n")
 _BARE_END = re.compile(rb"\r(?!\n)|(?<!\r)\n")
+
+MAX_MALFORMED = 100
+"""Characters of a malformed field of addresses that is not ASCII."""
 
 _POLICY = policy.SMTP.clone(cte_type="7bit")
 _POLICY_UTF8 = policy.SMTPUTF8.clone(cte_type="7bit")
@@ -116,6 +120,12 @@ def _checked(made: EmailMessage) -> bytes:
     """Return the octets of a message, whose fields are those that were set, each once, with the
     same addresses: the email package writes some values as other fields, or other addresses.
     Raises: InvalidMail."""
+    for value in made.values():
+        # Before it is written: folding an open comment or group of 998 characters takes seconds.
+        is_costly = len(value) > MAX_MALFORMED and not value.isascii()
+        defects = value.defects if isinstance(value, BaseHeader) else ()
+        if is_costly and isinstance(value, AddressHeader) and any(map(_is_invalid, defects)):
+            raise InvalidMail("a field of addresses is malformed")
     content = made.as_bytes()
     _check_header(made, content.partition(b"\r\n\r\n")[0] + b"\r\n")
     for part in made.walk():
@@ -123,6 +133,10 @@ def _checked(made: EmailMessage) -> bytes:
             folded = [part.policy.fold_binary(*each) for each in part.raw_items()]
             _check_header(part, b"".join(folded))
     return content
+
+
+def _is_invalid(defect: object) -> bool:
+    return isinstance(defect, InvalidHeaderDefect)
 
 
 def _check_header(made: Message, header: bytes) -> None:
