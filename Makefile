@@ -114,7 +114,7 @@ demo-small: setup ## the embedded queue in a directory, without servers: in, hel
 demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your own; CLUSTER=current IMAGE= NAMESPACE= CONFIRM= for a cluster of your own)
 	$(PY) -m demo $${MAIL:+--mail "$$MAIL"} --cluster "$${CLUSTER:-local}" --namespace "$${NAMESPACE:-postroad-demo}" --image "$$IMAGE" --confirm "$$CONFIRM"
 
-test-matrix: setup ## other versions of the servers, and TLS: the contract suites, and the operator on Kubernetes 1.31 to 1.35 (LEGS="rabbitmq4 tls kubernetes1.31")
+test-matrix: setup ## other versions of the servers, and TLS: the contract suites, and the operator on Kubernetes 1.31 to 1.35 (LEGS="rabbitmq4.3 tls kubernetes1.31")
 	$(PY) -m matrix $(LEGS)
 
 release: setup ## wheel, chart, manifests, SBOM, provenance, checksums and signatures in dist/VERSION (VERSION=1.2.3 KEY=key.pem; BASE=image@digest has buildah build the image)

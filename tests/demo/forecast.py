@@ -20,6 +20,7 @@ FETCHES: Mapping[str, float] = {
     "packages": 40,
     "go": 60,
     "cassandra": 15,
+    "debian/trixie-rabbitmq-server": 45,
     "base image": 75,
     "container images": 60,
 }

@@ -17,17 +17,19 @@ from pathlib import Path
 
 from matrix.variants import (
     KUBERNETES,
+    Cassandra41,
     EncryptedCassandra,
     EncryptedRabbitMQ,
     EncryptedS3,
+    NewestRabbitMQ,
     OtherKubernetes,
-    RabbitMQ4,
     authorities,
 )
 from stack.errors import StackError
 from stack.local import open_stack
 from stack.native import NativeServer
 from stack.progress import Progress
+from stack.rabbitmq import InstalledRabbitMQ
 
 CONTRACTS = (
     "tests/contract",
@@ -58,7 +60,9 @@ class Leg:
 
 LEGS = (
     Leg("default", ()),
-    Leg("rabbitmq4", (RabbitMQ4,), (*CONTRACTS, "tests/matrix/test_rabbitmq4.py")),
+    Leg("rabbitmq3", (InstalledRabbitMQ,)),
+    Leg("rabbitmq4.3", (NewestRabbitMQ,), (*CONTRACTS, "tests/matrix/test_rabbitmq4.py")),
+    Leg("cassandra4.1", (Cassandra41,)),
     Leg("tls", (EncryptedRabbitMQ, EncryptedCassandra, EncryptedS3)),
     *(
         Leg(f"kubernetes{release.version.rpartition('.')[0]}", (release,), CONTROLLER)

@@ -11,19 +11,17 @@ from uuid import uuid4
 import pytest
 
 import servers
-from matrix.variants import RabbitMQ4
+from matrix.variants import NewestRabbitMQ
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.adapters.rabbitmq.connection import Access
 from postroad.domain.queues.names import QueueName
-from stack import debian
 from stack.progress import Progress
-from stack.rabbitmq import SCRIPTS
 from stack.records import Record
 
 pytestmark = [pytest.mark.needs("rabbitmq"), pytest.mark.timeout(400)]
 
 
-class Node(RabbitMQ4):
+class Node(NewestRabbitMQ):
     """One of several nodes, which share a cookie and the first one's epmd."""
 
     first: Node | None = None
@@ -47,8 +45,7 @@ class Node(RabbitMQ4):
 
     def tool(self, *command: str) -> None:
         """Run rabbitmqctl beside it."""
-        root = self.release().path / "root"
-        entered = debian.entering(root, self.directory, SCRIPTS / "rabbitmqctl", *command)
+        entered = self.script("rabbitmqctl", *command)
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **self.settings(self.record)}
         done = subprocess.run(entered, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,18 +1,18 @@
-"""Servers that the default stack does not run: newer ones, and ones that offer TLS only."""
+"""Servers that the default stack does not run: other releases, and ones that offer TLS only."""
 
 import ssl
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from stack import debian, kube, ports
+from stack import kube, ports
 from stack.cache import Entry
-from stack.cassandra import Cassandra
+from stack.cassandra import CONFIGURATION, Cassandra, jars
 from stack.control_plane import ControlPlane
 from stack.cql import Connection
 from stack.native import NativeServer
-from stack.rabbitmq import SCRIPTS, USER, RabbitMQ
+from stack.rabbitmq import USER, RabbitMQ
 from stack.records import Record
 from stack.s3 import VersityGW
 from stack.server import ManagedServer
@@ -22,25 +22,31 @@ STORE_PASSWORD = "changeit"
 """The password of the key store, which must have one; it lies beside the key."""
 
 
-class RabbitMQ4(RabbitMQ):
-    """RabbitMQ 4 of Debian's testing release."""
+class NewestRabbitMQ(RabbitMQ):
+    """RabbitMQ of Debian's testing release."""
 
-    name = "rabbitmq4"
-    debian = debian.REQUIRED
+    name = "rabbitmq4.3"
+    suite, minimum = "forky", "4.3"
 
-    def entries(self) -> Sequence[Entry]:
-        return (self.release(),)
 
-    def release(self) -> Entry:
-        """Return the cache entry of the release."""
-        return debian.installed("rabbitmq-server", "forky", "4.3")
+MEASURED = (
+    *("java.util.concurrent", "java.util.concurrent.atomic", "java.util.concurrent.locks"),
+    *("java.math", "java.net", "java.nio"),
+)
 
-    def run(
-        self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
-    ) -> None:
-        root = self.release().path / "root"
-        entered = debian.entering(root, self.directory, SCRIPTS / "rabbitmq-server")
-        super().run(entered, environment)
+
+class Cassandra41(Cassandra):
+    """Cassandra 4.1 on Java 17, for which it was not made: it measures objects by an agent, because
+    Java 17 hides the fields of lambdas from it, which needs more packages open."""
+
+    name = "cassandra4.1"
+    version = "4.1.10"
+    configuration = CONFIGURATION.replace("commitlog_disk_access_mode: legacy\n", "")
+
+    def options(self) -> list[str]:
+        agent = next(jars(self.version).path.glob("jamm-*.jar"))
+        opened = [f"--add-opens java.base/{name}=ALL-UNNAMED" for name in MEASURED]
+        return [*super().options(), f"-javaagent:{agent}", *opened]
 
 
 class Encrypted(NativeServer):

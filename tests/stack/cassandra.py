@@ -113,6 +113,7 @@ class Cassandra(NativeServer):
     snitch = "SimpleSnitch"
     heap = "1g"
     version = VERSION
+    configuration = CONFIGURATION
 
     @property
     def logs(self) -> list[Path]:
@@ -156,6 +157,14 @@ class Cassandra(NativeServer):
         """Return more lines of configuration."""
         return ""
 
+    def options(self) -> list[str]:
+        """Return the options of Java."""
+        lines = OPTIONS.read_text().splitlines()
+        options = [line for line in lines if line and not line.startswith("#")]
+        if os.environ.get("STACK_CASSANDRA_COMPILERS") == "both":
+            options.remove(FIRST_COMPILER_ONLY)
+        return options
+
     def launch(self, record: Record) -> None:
         """Start the node."""
         log = self.directory / "log"
@@ -169,16 +178,12 @@ class Cassandra(NativeServer):
             **record.ports,
         }
         settings = write(
-            self.directory / "cassandra.yaml", fill(CONFIGURATION + self.more(), values)
+            self.directory / "cassandra.yaml", fill(self.configuration + self.more(), values)
         )
         logging = write(self.directory / "logback.xml", fill(LOGGING, values))
         for folder in (log, self.directory / "tmp"):
             folder.mkdir(exist_ok=True)
-        lines = OPTIONS.read_text().splitlines()
-        options = [line for line in lines if line and not line.startswith("#")]
-        if os.environ.get("STACK_CASSANDRA_COMPILERS") == "both":
-            options.remove(FIRST_COMPILER_ONLY)
-        arguments = write(self.directory / "jvm.options", "\n".join(options) + "\n")
+        arguments = write(self.directory / "jvm.options", "\n".join(self.options()) + "\n")
         properties = {
             "java.io.tmpdir": self.directory / "tmp",
             "cassandra.config": settings.as_uri(),

@@ -61,6 +61,15 @@ def installed(package: str, suite: str, minimum: str, *more: str) -> Entry:
     )
 
 
+def check() -> None:
+    """Raises: MissingRequirement where such a folder can be neither made nor entered."""
+    if not packages.may_install():
+        raise MissingRequirement(
+            "a server of a newer Debian runs as root on Debian only: name one of yours by its"
+            " variable, as POSTROAD_RABBITMQ_URI with POSTROAD_RABBITMQ_MANAGEMENT_URL"
+        )
+
+
 def version(root: Path, package: str) -> str:
     """Return the version of a package in such a folder."""
     command = ["chroot", str(root), "dpkg-query", "-W", "-f", "${Version}", package]

@@ -172,7 +172,7 @@ class Container(ManagedServer):
 class DockerRabbitMQ(Container, RabbitMQ):
     """RabbitMQ with its management plugin."""
 
-    image = "rabbitmq:3-management"
+    image = "rabbitmq:4-management"
     inner_ports: ClassVar = {"amqp": 5672, "management": 15672}
 
     def settings(self, record: Record) -> dict[str, str]:

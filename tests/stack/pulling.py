@@ -1,7 +1,7 @@
 """Images of the Docker leg: pulled where they can be, else equal ones made on this machine.
 
-What is made here has the name of the real image and does what the stack asks of it: Debian's
-RabbitMQ, the same Cassandra and versitygw as the native servers.
+What is made here has the name of the real image and does what the stack asks of it: the same
+RabbitMQ, Cassandra and versitygw as the native servers.
 """
 
 import shutil
@@ -15,9 +15,11 @@ from stack import cassandra, folders, images, packages, s3
 from stack.cache import Entry
 from stack.errors import StackError, StepFailed
 from stack.progress import Progress
+from stack.rabbitmq import RabbitMQ
 
 SOURCES = folders.SOURCES / "stand_ins"
 PULL_SECONDS = 900
+RABBITMQ_BASE = "postroad-stack/debian-rabbitmq"
 
 
 def is_here(image: str) -> bool:
@@ -98,9 +100,22 @@ def ensure_base(progress: Progress) -> None:
             load(archive)
 
 
+def ensure_release(progress: Progress) -> None:
+    """Give the engine the release of Debian with RabbitMQ, the base of its image."""
+    if not is_here(RABBITMQ_BASE):
+        root = _made(RabbitMQ.release(), progress) / "root"
+        packed = subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE)
+        command = ["docker", "import", "-", RABBITMQ_BASE]
+        done = subprocess.run(
+            command, stdin=packed.stdout, capture_output=True, text=True, check=False
+        )
+        if packed.wait() or done.returncode:
+            raise StackError(f"docker import {RABBITMQ_BASE}: {done.stderr.strip()}")
+
+
 def server(name: str, image: str, progress: Progress) -> None:
     """Make the image of a server: `rabbitmq`, `cassandra` or `s3`."""
-    ensure_base(progress)
+    ensure_release(progress) if name == "rabbitmq" else ensure_base(progress)
     with context(name, *_contents(name, progress)) as folder, progress.step(f"make {image}"):
         build(image, folder, folders.log(f"stand-in-{name}"))
 

@@ -1,5 +1,6 @@
-"""RabbitMQ from Debian, as processes of our own with the management plugin.
+"""RabbitMQ 4 of Debian 13, as processes of our own with the management plugin.
 
+Debian 12 has RabbitMQ 3.10 alone, so the programs come from a folder with the next release.
 Debian's commands in /usr/sbin change the user and start an epmd that listens to the whole network.
 So the stack calls the scripts below them, with an epmd of our own on loopback.
 """
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
 
-from stack import ports, probes
+from stack import debian, ports, probes
+from stack.cache import Entry
 from stack.configuration_files import fill, write
 from stack.native import NativeServer
 from stack.records import Record
@@ -47,10 +49,31 @@ class RabbitMQ(NativeServer):
 
     name = "rabbitmq"
     port_names = ("amqp", "management", "epmd", "distribution")
-    debian: ClassVar[Sequence[str]] = ("rabbitmq-server",)
+    debian: ClassVar[Sequence[str]] = debian.REQUIRED
+    suite, minimum = "trixie", "4.0"
+    """The release of Debian, and the oldest version that it must have."""
     disk_free_limit = "1GB"
     node_name = "postroad@localhost"
     listeners = LISTENERS
+
+    @classmethod
+    def release(cls) -> Entry:
+        """Return the cache entry of the release of Debian."""
+        return debian.installed("rabbitmq-server", cls.suite, cls.minimum)
+
+    def entries(self) -> Sequence[Entry]:
+        """Its release."""
+        return (self.release(),)
+
+    def check_machine(self) -> None:
+        """Refuse where a folder with another Debian cannot be made or entered."""
+        debian.check()
+        super().check_machine()
+
+    def script(self, name: str, *words: str) -> Sequence[str | Path]:
+        """Return the command that runs one of its scripts."""
+        root = self.release().path / "root"
+        return debian.entering(root, self.directory, SCRIPTS / name, *words)
 
     @property
     def logs(self) -> list[Path]:
@@ -96,7 +119,7 @@ class RabbitMQ(NativeServer):
         cookie = self.directory / ".erlang.cookie"
         if not cookie.exists():
             write(cookie, record.secrets.get("cookie") or secrets.token_hex(16), mode=0o400)
-        self.run([SCRIPTS / "rabbitmq-server"], self.settings(record))
+        self.run(self.script("rabbitmq-server"), self.settings(record))
 
     def more(self) -> str:
         """Return more lines of configuration."""
@@ -129,7 +152,7 @@ class RabbitMQ(NativeServer):
     def kill(self) -> None:
         """Kill it, but not within a second after the first declaration of a quorum queue.
 
-        RabbitMQ 3.10 stores the name of a new quorum queue only after that second. A queue whose
+        RabbitMQ stores the name of a new quorum queue only after that second. A queue whose
         node was killed before has no leader ever after, and every use of it hangs for a minute.
         """
         deadline = time.monotonic() + REGISTRATION_SECONDS
@@ -154,6 +177,25 @@ class RabbitMQ(NativeServer):
     def management_url(self, record: Record) -> str:
         """Return where the management API is."""
         return f"http://{self.host}:{record.ports['management']}"
+
+
+class InstalledRabbitMQ(RabbitMQ):
+    """RabbitMQ of this machine's own release: 3.10 in Debian 12."""
+
+    name = "rabbitmq3"
+    debian = ("rabbitmq-server",)
+
+    def entries(self) -> Sequence[Entry]:
+        """Nothing beside its package."""
+        return ()
+
+    def check_machine(self) -> None:
+        """Refuse when its package is missing and cannot be installed."""
+        NativeServer.check_machine(self)
+
+    def script(self, name: str, *words: str) -> Sequence[str | Path]:
+        """Return the script itself."""
+        return [SCRIPTS / name, *words]
 
 
 def management_answers(url: str, user: str, password: str) -> bool:

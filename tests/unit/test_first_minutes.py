@@ -112,7 +112,10 @@ def test_a_person_reads_all_that_is_missing_at_once(
         Stack(tmp_path, environment={"POSTROAD_STACK_PROVIDER": "native"}).check()
 
     assert str(refused.value).splitlines() == [
-        "packages are missing; as root: apt-get install --no-install-recommends rabbitmq-server",
+        (
+            "a server of a newer Debian runs as root on Debian only: name one of yours by its"
+            " variable, as POSTROAD_RABBITMQ_URI with POSTROAD_RABBITMQ_MANAGEMENT_URL"
+        ),
         (
             "packages are missing; as root: apt-get install --no-install-recommends maven"
             " openjdk-17-jre-headless"

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from stack import probes
 from stack.clusters.node import Node, Place
-from stack.rabbitmq import SCRIPTS, USER, RabbitMQ
+from stack.rabbitmq import USER, InstalledRabbitMQ
 from stack.records import Record
 
 MORE_RABBITMQ = """\
@@ -14,7 +14,7 @@ cluster_formation.peer_discovery_backend = classic_config
 """
 
 
-class RabbitMQNode(Node, RabbitMQ):
+class RabbitMQNode(Node, InstalledRabbitMQ):
     """A node of a RabbitMQ cluster; a minority that is cut off pauses itself."""
 
     kind = "rabbitmq"
@@ -61,7 +61,7 @@ class RabbitMQNode(Node, RabbitMQ):
         return self._script("rabbitmq-queues", *words)
 
     def _script(self, script: str, *words: str) -> str:
-        command = [str(SCRIPTS / script), "--longnames", "-n", self.node_name, *words]
+        command = self.script(script, "--longnames", "-n", self.node_name, *words)
         return self.tool(command, self.settings(self.record))
 
     def leave(self, serving: Node) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from matrix.variants import KUBERNETES
+from matrix.variants import KUBERNETES, Cassandra41
 from postroad.controller.cluster.health import MAX_VERSION, TRIED, tried, versions_of
 from postroad.errors import ViewUnavailable
 from postroad.ports.servers import Checked
@@ -23,10 +23,11 @@ VERSIONS = (ROOT / "docs" / "versions.md").read_text()
     [
         ("3.10.8", "5.0.9", "True", "tried with these versions"),
         ("4.3.11", "5.0.9-SNAPSHOT", "True", "tried with these versions"),
-        ("4.1.2", "5.0.9", "False", "rabbitmq 4.1.2: tried with 3.10 and 4.3"),
+        ("4.1.2", "5.0.9", "False", "rabbitmq 4.1.2: tried with 3.10, 4.0, 4.3"),
         ("4.30.1", "5.0.9", "False", "rabbitmq 4.30.1"),
         ("3.1", "5.0.9", "False", "rabbitmq 3.1: "),
-        ("3.10.8", "4.1.7", "False", "cassandra 4.1.7: tried with 5.0"),
+        ("4.0.5", "4.1.7", "True", "tried with these versions"),
+        ("3.10.8", "4.0.7", "False", "cassandra 4.0.7: tried with 4.1, 5.0"),
         ("5", "enterprise", "False", "rabbitmq 5: .*; cassandra enterprise: "),
         ("", "5.0.9", "Unknown", "not known of rabbitmq"),
         ("4.1.2", "", "False", "rabbitmq 4.1.2"),
@@ -75,6 +76,6 @@ def test_versions_that_the_operator_takes_for_tried_are_those_of_the_documents()
         assert series == set(TRIED[server])
     legs = {each.version for each in KUBERNETES}
     assert found["Kubernetes"] - legs == {kube.kubernetes_version()}
-    assert found["Cassandra"] == {Cassandra.version}
+    assert found["Cassandra"] == {Cassandra.version, Cassandra41.version}
     assert f"versitygw {s3.VERSITYGW[1]}" in found["S3"]
     assert found["Helm"] == {tools.HELM[1]}

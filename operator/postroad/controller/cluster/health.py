@@ -302,7 +302,10 @@ def undone_alterations(
     )
 
 
-TRIED: Mapping[str, tuple[str, ...]] = {"rabbitmq": ("3.10", "4.3"), "cassandra": ("5.0",)}
+TRIED: Mapping[str, tuple[str, ...]] = {
+    "rabbitmq": ("3.10", "4.0", "4.3"),
+    "cassandra": ("4.1", "5.0"),
+}
 """Series of versions that the tests ran with: docs/versions.md. Object stores report none."""
 
 MAX_VERSION = 128
@@ -322,7 +325,7 @@ def tried(checked: Mapping[str, Checked]) -> Finding:
     a series counts as tried."""
     found = versions_of(checked)
     others = [
-        f"{server} {found[server]}: tried with {' and '.join(series)}"
+        f"{server} {found[server]}: tried with {', '.join(series)}"
         for server, series in TRIED.items()
         if server in found and _series(found[server]) not in series
     ]
