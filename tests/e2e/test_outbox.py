@@ -28,7 +28,16 @@ def make_writable_claim(sandbox: Sandbox) -> None:
     resources = {"requests": {"storage": "64Mi"}}
     claim = {"accessModes": ["ReadWriteOnce"], "resources": resources}
     sandbox.apply(
-        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": named, "spec": claim},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": named, "spec": claim}
+    )
+
+    def is_bound() -> bool:
+        found = sandbox.kubectl.get("persistentvolumeclaim", CLAIM, sandbox.namespace)
+        return bool(found["status"].get("phase") == "Bound")
+
+    # A pod that the scheduler meets before can wait in its queue for five minutes.
+    eventually(is_bound, within_seconds=60)
+    sandbox.apply(
         {
             "apiVersion": "v1",
             "kind": "Pod",

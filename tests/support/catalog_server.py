@@ -64,7 +64,8 @@ def sqlite_driver() -> Path:
 
 @contextmanager
 def rest_catalog(folder: Path) -> Iterator[str]:
-    """A server whose tables lie below a folder; gives its URL."""
+    """A server whose tables lie below a folder; gives its URL. Raises: AssertionError with what a
+    server printed that ended."""
     port = free_port()
     given = {
         "CATALOG_URI": f"jdbc:sqlite:{folder}/server.db",
@@ -82,7 +83,7 @@ def rest_catalog(folder: Path) -> Iterator[str]:
             stderr=log,
         )
     try:
-        _wait(server, f"http://127.0.0.1:{port}/v1/config")
+        _wait(server, f"http://127.0.0.1:{port}/v1/config", folder / "server.log")
         yield f"http://127.0.0.1:{port}"
     finally:
         server.kill()
@@ -138,12 +139,12 @@ def login_of(folder: Path) -> Path:
     return login
 
 
-def _wait(server: subprocess.Popen[bytes], url: str) -> None:
+def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
     for _ in range(600):
         try:
             urllib.request.urlopen(url).close()
         except OSError:
-            assert server.poll() is None, "the server ended"
+            assert server.poll() is None, log.read_text()[-2000:]
             time.sleep(0.1)
         else:
             return

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import socket
+from uuid import uuid4
+
+from stack import ports
 
 
 def free_port() -> int:
-    """Return a port without a listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port without a listener, which no outgoing connection takes before a server that
+    needs seconds to start."""
+    return ports.choose(uuid4().hex, ["server"])["server"]
