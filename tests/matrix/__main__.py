@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matrix.variants import (
+    HELM4,
     KUBERNETES,
     Cassandra41,
     EncryptedCassandra,
@@ -25,6 +26,7 @@ from matrix.variants import (
     OtherKubernetes,
     authorities,
 )
+from stack import exports, tools
 from stack.errors import StackError
 from stack.local import open_stack
 from stack.native import NativeServer
@@ -46,6 +48,9 @@ CONTROLLER = tuple(
 )
 """The CRDs with their rules in CEL, policies, roles, reconciles. What is left out depends on the
 operator's program, not on the API server's release."""
+CHART = ("tests/unit/chart", "tests/e2e/test_chart.py", "tests/e2e/test_install_page.py")
+"""Rendering, and releases in a cluster with pods."""
+
 DEFAULT = ("rabbitmq", "cassandra", "s3")
 
 
@@ -56,6 +61,8 @@ class Leg:
     name: str
     servers: Sequence[type[NativeServer]]
     tests: Sequence[str] = CONTRACTS
+    helm: str = ""
+    """The version of Helm, with which tests run that need it and a whole cluster."""
 
 
 LEGS = (
@@ -63,6 +70,7 @@ LEGS = (
     Leg("rabbitmq3", (InstalledRabbitMQ,)),
     Leg("rabbitmq4.3", (NewestRabbitMQ,), (*CONTRACTS, "tests/matrix/test_rabbitmq4.py")),
     Leg("cassandra4.1", (Cassandra41,)),
+    Leg("helm4", (), CHART, helm=HELM4),
     Leg("tls", (EncryptedRabbitMQ, EncryptedCassandra, EncryptedS3)),
     *(
         Leg(f"kubernetes{release.version.rpartition('.')[0]}", (release,), CONTROLLER)
@@ -74,8 +82,14 @@ LEGS = (
 def run(leg: Leg, folder: Path) -> str:
     """Run one leg; return its line of the table."""
     progress = Progress()
-    variables = open_stack(*DEFAULT).environment(DEFAULT)
+    wanted = (*DEFAULT, "kubernetes") if leg.helm else DEFAULT
+    printed = exports.render(open_stack(*wanted).environments(wanted), plain=True)
+    variables = dict(line.split("=", 1) for line in printed.splitlines())
     servers = [each(folder / each.name) for each in leg.servers]
+    if leg.helm:
+        os.environ["POSTROAD_STACK_HELM"] = leg.helm
+        for tool in tools.TOOLS:
+            tools.prepare(tool, progress)
     try:
         for server in servers:
             server.prepare(progress)
@@ -85,10 +99,14 @@ def run(leg: Leg, folder: Path) -> str:
             variables["POSTROAD_CA_FILE"] = str(authorities(servers, folder))
         others = [each for each in servers if isinstance(each, OtherKubernetes)]
         versions = ", ".join(
-            [_versions(variables), *(f"kubernetes {each.version}" for each in others)]
+            [
+                _versions(variables),
+                *(f"kubernetes {each.version}" for each in others),
+                *([f"Helm {leg.helm}"] if leg.helm else ()),
+            ]
         )
         results = folder / "results.xml"
-        required = [*DEFAULT, *("kubernetes" for _ in others)]
+        required = [*wanted, *("kubernetes" for _ in others), *(tools.TOOLS if leg.helm else ())]
         command = [
             sys.executable,
             "-m",
@@ -105,6 +123,7 @@ def run(leg: Leg, folder: Path) -> str:
         )
         return f"| {leg.name} | {versions} | {_counted(results)} |"
     finally:
+        os.environ.pop("POSTROAD_STACK_HELM", None)
         for server in servers:
             server.remove()
 

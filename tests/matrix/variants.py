@@ -18,6 +18,7 @@ from stack.s3 import VersityGW
 from stack.server import ManagedServer
 from support.certificates import Certificates
 
+HELM4 = "v4.3.1"
 STORE_PASSWORD = "changeit"
 """The password of the key store, which must have one; it lies beside the key."""
 

@@ -1,5 +1,6 @@
 """Programs that tests call and that no server needs: built once, like the servers' own."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -8,13 +9,20 @@ from stack.cache import Entry
 from stack.errors import MissingRequirement
 from stack.progress import Progress
 
-HELM = ("helm.sh/helm/v3/cmd/helm", "v3.22.0")
+HELM = "v3.22.0"
 KUBECONFORM = ("github.com/yannh/kubeconform/cmd/kubeconform", "v0.8.0")
+
+
+def helm_version() -> str:
+    """Return the version of Helm that is used: the one that POSTROAD_STACK_HELM names, if any."""
+    return os.environ.get("POSTROAD_STACK_HELM", HELM)
 
 
 def helm() -> Entry:
     """Return the cache entry of Helm."""
-    return golang.installed("helm", *HELM, "3 minutes of CPU, once")
+    version = helm_version()
+    package = f"helm.sh/helm/{version.partition('.')[0]}/cmd/helm"
+    return golang.installed("helm", package, version, "3 minutes of CPU, once")
 
 
 def kubeconform() -> Entry:

@@ -9,11 +9,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stack import tools
 from support.chart import HelmFailed, helm
 from support.kubectl import KubectlFailed, Manifest
 from support.sandbox import Sandbox
 
 HELM_SECONDS = 180
+
+
+def taking_over() -> list[str]:
+    """Return the options by which Helm takes over what kubectl applied: Helm 4 applies server-side,
+    where another field manager is a conflict."""
+    is_helm_4 = tools.helm_version().startswith("v4.")
+    return ["--take-ownership", *(["--force-conflicts"] if is_helm_4 else [])]
 
 
 @dataclass
@@ -53,7 +61,7 @@ class ChartRelease:
             **values,
         }
         self.helm(
-            command, chart, "--wait", "--take-ownership",
+            command, chart, "--wait", *taking_over(),
             *(f"--set-json={name}={json.dumps(value)}" for name, value in chosen.items()),
         )  # fmt: skip
 

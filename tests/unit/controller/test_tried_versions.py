@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from matrix.variants import KUBERNETES, Cassandra41
+from matrix.variants import HELM4, KUBERNETES, Cassandra41
 from postroad.controller.cluster.health import MAX_VERSION, TRIED, tried, versions_of
 from postroad.errors import ViewUnavailable
 from postroad.ports.servers import Checked
@@ -78,4 +78,4 @@ def test_versions_that_the_operator_takes_for_tried_are_those_of_the_documents()
     assert found["Kubernetes"] - legs == {kube.kubernetes_version()}
     assert found["Cassandra"] == {Cassandra.version, Cassandra41.version}
     assert f"versitygw {s3.VERSITYGW[1]}" in found["S3"]
-    assert found["Helm"] == {tools.HELM[1]}
+    assert found["Helm"] == {tools.HELM, HELM4}
