@@ -124,6 +124,26 @@ def test_retries_of_a_few_mails_at_night_are_no_alert(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("queued", "expected"), [(1000, {"NoLeader"}), (20, {"NoLeader", "EnqueueFailing"})]
+)
+def test_failed_enqueues_are_an_alert_beyond_a_tenth_of_all(
+    tmp_path: Path, queued: int, expected: set[str]
+) -> None:
+    """Each minute some mails are queued and ten are not, as while a server restarts."""
+    queue = 'namespace="mail",name="outgoing"'
+    series = [
+        {"series": f"postroad_enqueued_mails_total{{{queue}}}", "values": f"0+{queued}x30"},
+        {
+            "series": f'postroad_enqueue_failures_total{{{queue},reason="broker"}}',
+            "values": "0+10x30",
+        },
+    ]
+    done = fired(tmp_path, series, 30, expected)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("scene", ["a_row_is_lost", "the_lease_is_lost"])
 def test_a_scene_is_still_recorded_as_its_file_has_it(scene: str) -> None:
     """In a process of its own, whose counters begin at 0."""
