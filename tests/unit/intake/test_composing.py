@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import time
+from email.message import Message
 from typing import Any
 
 import pytest
@@ -159,9 +159,10 @@ OPEN = ('"' * 300 + "(x y(é" * 116)[:998]
 @pytest.mark.parametrize(
     "text", [OPEN, "a: " + "é" * 990, "é " * 490], ids=["comment", "group", ""]
 )
-def test_malformed_fields_of_addresses_are_refused_before_they_are_folded(text: str) -> None:
+def test_malformed_fields_of_addresses_are_refused_before_they_are_folded(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Message, "as_bytes")  # which folds
     fields = ("To", "Cc", "From", "Reply-To", "Sender", "Resent-To", "Resent-From", "Resent-Cc")
-    before = time.process_time()
     with pytest.raises(InvalidMail):
         of(headers=dict.fromkeys(fields, text))
-    assert time.process_time() - before < 2
