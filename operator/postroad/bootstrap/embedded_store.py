@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, parse_qs, unquote
 from postroad import errors
 from postroad.adapters.clocks import MachineClock, SystemRandomness
 from postroad.adapters.disk.event_spool import FileEventSpool
-from postroad.adapters.disk.files import DiskFiles, ThreadPool, make_private
+from postroad.adapters.disk.files import DiskFiles, ThreadPool, make_private, require_own
 from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.adapters.disk.suppression_list import FileSuppressionList
 from postroad.bootstrap.engine import OpenRequest
@@ -89,6 +89,27 @@ def _make(files: DiskFiles, root: Path) -> None:
         ) from error
 
 
+BEFORE_A_STORE = frozenset(("log", "mail", "checkpoint", "store.new", "lock", "lost+found"))
+"""Names that an interrupted creation leaves, and that a volume has."""
+
+
+def _take(files: DiskFiles, root: Path, *, create: bool = False) -> None:
+    """Close the directory of a store to other users; with `create` also one that becomes one. Any
+    other stays as it is: closed, /tmp or /etc would stop all else on the machine. Raises:
+    StoreFailed, StoreDamaged, QueueNotFound, InvalidQueueURL."""
+    require_own(root)
+    if create and not (root / "store").exists():
+        others = {each.name for each in root.iterdir()} - BEFORE_A_STORE
+        if others:
+            raise errors.InvalidQueueURL(
+                f"{root} has other files, as {min(others)}, and no store",
+                hint="name a directory that is empty, or that is not there yet",
+            )
+    else:
+        describe(files, root, StoreOptions(), create=False)
+    make_private(root)
+
+
 def _nearest(root: Path) -> Path:
     """Return what is at a path, or at the one above it, and so on; what this user may not look at
     counts as missing."""
@@ -101,7 +122,7 @@ def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, StoreOptions]]:
     files = DiskFiles()
     if not root.is_dir():
         raise _missing(root)
-    make_private(root)
+    _take(files, root)
     lock = files.lock(Layout(root, root).lock)
     if lock is None:
         raise errors.StoreInUse(f"a process owns {root}")
@@ -168,7 +189,7 @@ async def open_directory(
         await asyncio.to_thread(_make, files, root)
     elif not await asyncio.to_thread(os.path.isdir, root):
         raise _missing(root)
-    await asyncio.to_thread(make_private, root)
+    await asyncio.to_thread(_take, files, root, create=create)
 
     async def engine() -> tuple[Engine, Maintenance]:
         layout, stored = await asyncio.to_thread(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from postroad.adapters.clocks import MachineClock
-from postroad.adapters.disk.files import DiskFiles, Translated, make_private
+from postroad.adapters.disk.files import DiskFiles, Translated, make_private, require_own
 from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.domain.error_codes import codes_of
 from postroad.errors import StoreFailed, StoreFull, TooManyOpenFiles
@@ -47,7 +47,7 @@ def test_a_directory_of_another_user_is_refused(
     monkeypatch.setattr(os, "geteuid", lambda: 4712)
 
     with pytest.raises(StoreFailed, match=r"of another user .* is 4712"):
-        make_private(tmp_path)
+        require_own(tmp_path)
 
 
 def test_a_volume_of_root_is_taken_as_it_is(
@@ -58,6 +58,7 @@ def test_a_volume_of_root_is_taken_as_it_is(
     tmp_path.chmod(0o770)
     monkeypatch.setattr(os, "geteuid", lambda: 4712)
 
+    require_own(tmp_path)
     make_private(tmp_path)
 
     assert mode(tmp_path) == 0o770

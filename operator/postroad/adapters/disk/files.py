@@ -66,10 +66,10 @@ def _all_of_it(what: str, name: object) -> Iterator[None]:
         raise StoreFailed(f"cannot {what} {name}: {error.strerror}") from error
 
 
-def make_private(directory: Path) -> None:
+def require_own(directory: Path) -> None:
     """Refuse a directory of another user, whose files this one would follow and change, and which
-    would then have files that its user cannot open; close it to all but its user. Root's is
-    allowed: a volume can be mounted so. Raises: StoreFailed."""
+    would then have files that its user cannot open. Root's is allowed: a volume can be mounted so.
+    Raises: StoreFailed."""
     user = os.geteuid()
     with Translated("stat", directory), _all_of_it("stat", directory):
         found = directory.stat()
@@ -79,7 +79,13 @@ def make_private(directory: Path) -> None:
                 f" {user}",
                 hint=f"run this as its user (setpriv --reuid {found.st_uid}), or chown it",
             )
-        if found.st_uid == user and found.st_mode & 0o077:
+
+
+def make_private(directory: Path) -> None:
+    """Close a directory to all but its user, where that is this one. Raises: StoreFailed."""
+    with Translated("chmod", directory), _all_of_it("chmod", directory):
+        found = directory.stat()
+        if found.st_uid == os.geteuid() and found.st_mode & 0o077:
             directory.chmod(PRIVATE_DIRECTORY)
 
 

@@ -1,0 +1,48 @@
+"""The directory of a store: which one is taken, and that any other stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroad.bootstrap.embedded_store import open_directory, verify_directory
+from postroad.errors import InvalidQueueURL, QueueNotFound
+
+
+def state(directory: Path) -> tuple[int, set[str]]:
+    return directory.stat().st_mode & 0o7777, {each.name for each in directory.iterdir()}
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """Return a directory of all users, as /tmp."""
+    (tmp_path / "of another").touch()
+    tmp_path.chmod(0o1777)
+    return tmp_path
+
+
+async def test_a_directory_without_a_store_is_not_changed_by_looking_for_one(shared: Path) -> None:
+    with pytest.raises(QueueNotFound):
+        await open_directory(shared)
+    with pytest.raises(QueueNotFound):
+        verify_directory(shared)
+
+    assert state(shared) == (0o1777, {"of another"})
+
+
+async def test_a_directory_with_other_files_does_not_become_a_store(shared: Path) -> None:
+    with pytest.raises(InvalidQueueURL, match="has other files, as of another, and no store"):
+        await open_directory(shared, create=True)
+
+    assert state(shared) == (0o1777, {"of another"})
+
+
+async def test_a_volume_that_was_just_made_becomes_a_store_for_its_user_alone(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "lost+found").mkdir()
+    for _ in range(2):
+        await (await open_directory(tmp_path, create=True)).close()
+
+        assert state(tmp_path)[0] == 0o700
