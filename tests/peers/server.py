@@ -214,4 +214,4 @@ class DebianPeer(Peer):
 
 def inside(root: Path, folder: Path, script: str) -> Sequence[str | Path]:
     """Return the command that runs a script in a Debian folder, with one folder of this machine."""
-    return debian.entering(root, folder, "sh", "-ec", script)
+    return debian.entering(root, [folder], ["sh", "-ec", script])

@@ -5,7 +5,7 @@ come from the mirror that this machine's apt uses; nothing on this machine chang
 """
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from stack import cache, packages
@@ -23,8 +23,10 @@ REQUIRED = ("debootstrap", "util-linux")
 
 ENTER = (
     # `cd` fails where the folder is missing; mkdir would make a cache entry without Debian.
-    'cd "$1" && mkdir -p "$1$2" && mount --bind "$2" "$1$2" && mount -t proc proc "$1/proc"'
-    ' && mount --rbind /dev "$1/dev" && root="$1" && shift 2 && exec chroot "$root" "$@"'
+    'cd "$1" && root="$1" && shift'
+    ' && while [ "$1" != -- ]; do mkdir -p "$root$1" && mount --rbind "$1" "$root$1" && shift; done'
+    ' && shift && mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev"'
+    ' && exec chroot "$root" "$@"'
 )
 
 
@@ -76,10 +78,12 @@ def version(root: Path, package: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def entering(root: Path, visible: Path, *command: str | Path) -> Sequence[str | Path]:
-    """Return the command that runs another command in such a folder, with one folder of this
+def entering(
+    root: Path, visible: Iterable[Path], command: Sequence[str | Path]
+) -> Sequence[str | Path]:
+    """Return the command that runs another command in such a folder, with folders of this
     machine."""
-    return ["unshare", "--mount", "sh", "-ec", ENTER, "sh", root, visible, *command]
+    return ["unshare", "--mount", "sh", "-ec", ENTER, "sh", root, *visible, "--", *command]
 
 
 def _mirror() -> str:

@@ -73,7 +73,11 @@ class RabbitMQ(NativeServer):
     def script(self, name: str, *words: str) -> Sequence[str | Path]:
         """Return the command that runs one of its scripts."""
         root = self.release().path / "root"
-        return debian.entering(root, self.directory, SCRIPTS / name, *words)
+        return debian.entering(root, self.visible(), [SCRIPTS / name, *words])
+
+    def visible(self) -> Sequence[Path]:
+        """Return the folders of this machine that its processes need."""
+        return [self.directory]
 
     @property
     def logs(self) -> list[Path]:

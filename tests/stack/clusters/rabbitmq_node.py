@@ -1,11 +1,13 @@
 """A node of RabbitMQ: how it joins, and agrees with the others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from stack import probes
+from stack.clusters.faults import library
 from stack.clusters.node import Node, Place
-from stack.rabbitmq import USER, InstalledRabbitMQ
+from stack.rabbitmq import USER, RabbitMQ
 from stack.records import Record
 
 MORE_RABBITMQ = """\
@@ -14,7 +16,7 @@ cluster_formation.peer_discovery_backend = classic_config
 """
 
 
-class RabbitMQNode(Node, InstalledRabbitMQ):
+class RabbitMQNode(Node, RabbitMQ):
     """A node of a RabbitMQ cluster; a minority that is cut off pauses itself."""
 
     kind = "rabbitmq"
@@ -43,6 +45,10 @@ class RabbitMQNode(Node, InstalledRabbitMQ):
     def settings(self, record: Record) -> dict[str, str]:
         """Return the environment of the node and of its tools: nodes are named by address."""
         return {**super().settings(record), "RABBITMQ_USE_LONGNAME": "true"}
+
+    def visible(self) -> Sequence[Path]:
+        """Return its own folder, with its disk, and that of the library of faults."""
+        return [self.directory, library().path]
 
     def ctl(self, *words: str) -> str:
         """Run rabbitmqctl against this node; two seconds of CPU each.
