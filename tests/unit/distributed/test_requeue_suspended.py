@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 
 from contract.queue_harness import Consumer
+from postroad.domain.queues.entries import Entry
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew
 from postroad.ports.mail_queue import Item
@@ -355,4 +357,32 @@ async def test_dead_letter_whose_new_entry_was_removed_is_over() -> None:
 
     assert cluster.tables.dead_letters == {}
     await recovered(cluster)
+    cluster.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("is_delivered", [False, True])
+async def test_row_of_a_requeue_without_an_answer_that_comes_late_makes_no_second_copy(
+    is_delivered: bool,
+) -> None:
+    """A host of the view that stood still carries the insert out after the entry was given up."""
+    cluster, victim, other = await with_a_dead_letter()
+    inserted: list[Entry] = []
+
+    async def unanswered(entry: Entry) -> None:
+        inserted.append(entry)
+        victim.faults.stop()
+        raise Stopped
+
+    with patch.object(victim.queue._engine.view, "insert", unanswered), pytest.raises(Stopped):
+        await victim.queue.requeue(ALL)
+    await cluster.pass_time(3 * MINUTE)
+    assert await other.queue.requeue(ALL) == 1
+    if is_delivered:
+        assert await cluster.deliver(other, MINUTE) == ["mail"]
+    cluster.tables.insert(inserted[0])
+
+    assert (await other.queue.size()).size == (not is_delivered)
+    await other.queue.republish(timedelta(0))
+    await recovered(cluster)
+    assert cluster.copies("mail") == 1
     cluster.check_nothing_is_left()

@@ -10,7 +10,12 @@ from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.dead_letters import dead_letter_of, end_as_dead
-from postroad.distributed.entries.replacement import is_withdrawn, publish, withdraw_row
+from postroad.distributed.entries.replacement import (
+    is_withdrawn,
+    publish,
+    withdraw,
+    withdraw_row,
+)
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.queues.entries import Change, Entry, EntryKey
 from postroad.domain.queues.references import Reference, decode, encode
@@ -133,6 +138,10 @@ async def _withdraw(engine: Engine, new: Entry) -> bool:
     if not await engine.view.claim(new.enqueue_id, owner, engine.timing.claim):
         return False
     try:
+        if await engine.view.row(new.key) is None and await engine.view.mark(new.key) is None:
+            # A host of the view that stood still may carry out the insert at any time, and the row
+            # would wait without a mark.
+            await withdraw(engine, new)
         standing = await withdraw_row(engine, new)
     finally:
         await engine.view.release_claim(new.enqueue_id, owner)
