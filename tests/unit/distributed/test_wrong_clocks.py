@@ -195,6 +195,26 @@ async def test_mail_of_a_machine_that_was_paused_is_delivered(
     assert len(cluster.blobs) == 0
 
 
+async def test_late_mail_is_delivered_though_its_consumer_reads_new_limits_with_the_claim(
+    cluster: InMemoryCluster, process: Process, paused: Process
+) -> None:
+    """The consumer was paused, too: by the limits that it had, the mail was not late."""
+    await cluster.enqueue(paused, "mail", delay=1)
+    consumer = Consumer(cluster, paused.queue)
+
+    async def before(step: Step) -> None:
+        if step.operation == "mark":
+            paused.clock.pause(-12 * SECOND)
+            paused.faults.before = None
+
+    paused.faults.before = before
+    assert await consumer.nothing(2 * SECOND)
+    await consumer.close()
+
+    assert await cluster.deliver(process) == ["mail"]
+    assert cluster.copies("mail") == 1
+
+
 async def test_late_mail_that_consumers_broke_down_over_gets_a_new_entry_too(
     cluster: InMemoryCluster, process: Process, paused: Process
 ) -> None:

@@ -283,7 +283,11 @@ class ReferenceDispatch:
         previous = [await view.mark(each) for each in reference.previous]
         mark = await view.mark(reference.key)
         if snapshot.limits.have_passed(reference.key.slice_start):
-            await self._settle(reference, mark)
+            if mark is not None and mark.is_final:
+                await self._settle(reference, mark)
+            else:
+                await self._release(wanted)  # a successor of late mail waits for them
+                await self._pass_over(reference, mark)
             return None
         verdict = decide_claimed(mark, previous)
         if verdict is Verdict.ATTEMPT:
