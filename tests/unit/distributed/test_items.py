@@ -11,7 +11,7 @@ from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.blobs import MemoryBlobs
 from postroad.distributed.dequeue.items import MAX_KEPT
 from postroad.domain.mail.mail import Mail, Outcome
-from postroad.errors import BlobMissing, EntryEnded, QueueClosed
+from postroad.errors import BlobMissing, BlobsUnavailable, EntryEnded, QueueClosed
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process
 
@@ -84,6 +84,25 @@ async def test_the_bytes_of_a_mail_are_missing_once(
 
     assert [type(each) for each in found] == [BlobMissing, EntryEnded, EntryEnded]
     assert len(cluster.tables.dead_letters) == 1
+
+
+@pytest.mark.parametrize("size", [2, MAX_KEPT + 1])
+async def test_content_that_the_object_store_cuts_is_not_transmitted(
+    cluster: InMemoryCluster, process: Process, size: int
+) -> None:
+    """A proxy before the store, or a disk behind it, lost the end."""
+    item = await _leased(cluster, process, plain_mail(content=b"x" * size))
+    objects = cluster.world.bucket("bucket").objects
+    [key] = [each for each in objects if each.endswith(str(item.mail_id))]
+    whole = objects[key]
+    objects[key] = whole[:-1]
+
+    with pytest.raises(BlobsUnavailable):
+        await _read(item)
+
+    objects[key] = whole
+    assert await _read(item) == whole
+    await item.done()
 
 
 async def test_a_mail_that_all_got_is_no_dead_letter(

@@ -24,7 +24,7 @@ from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail
 from postroad.domain.queues.entries import Change, Entry, Mark
 from postroad.domain.queues.references import Reference
-from postroad.errors import BlobMissing, BrokerUnavailable, EntryEnded
+from postroad.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable, EntryEnded
 from postroad.ports.broker import Delivery
 from postroad.ports.mail_queue import checked_ending
 from postroad.ports.view import Record
@@ -95,10 +95,12 @@ class DistributedItem(LeasedMail):
             self._check_open()
             if self._content is None:
                 try:
-                    self._content = await self._engine.blobs.get(self._entry.blob_key)
+                    found = await self._engine.blobs.get(self._entry.blob_key)
                 except BlobMissing:
                     await self._end_without_bytes()
                     raise
+                self._check_length(len(found))
+                self._content = found
             return self._content
 
     def forget_content(self) -> None:
@@ -113,12 +115,23 @@ class DistributedItem(LeasedMail):
         if self._content is not None or self.size_bytes <= MAX_KEPT:
             yield await self.content()
             return
+        length = 0
         try:
             async for chunk in self._engine.blobs.stream(self._entry.blob_key):
+                length += len(chunk)
                 yield chunk
         except BlobMissing:
             await self._end_without_bytes()
             raise
+        self._check_length(length)  # before the mail's end is sent
+
+    def _check_length(self, length: int) -> None:
+        """Refuse bytes that were cut: a mail without its end would count as delivered, and its
+        bytes would be deleted. Raises: BlobsUnavailable."""
+        if length != self.size_bytes:
+            raise BlobsUnavailable(
+                f"the object store returned {length} of the mail's {self.size_bytes} octets"
+            )
 
     async def _end_without_bytes(self) -> None:
         """Read the mark again: most often an administrator removed the mail meanwhile. Without a
