@@ -12,9 +12,11 @@ from contract.queue_harness import plain_mail
 from postroad.adapters.memory.broker import Message
 from postroad.distributed.administration.dead_queue import KEPT_BYTES, UNREADABLE
 from postroad.distributed.entries.dead_letters import OVER_THE_LIMIT
+from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.references import decode, encode
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ViewRefused
+from postroad.ports.view import Record
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process
 from support.memory.fault_injection import Fault, Step, Stopped
@@ -145,6 +147,32 @@ async def test_a_mail_whose_consumers_crashed_too_often_is_given_up(
     assert decode(again.body).crashes == limit
     assert await cluster.deliver(process, timedelta(hours=2)) == ["waits"]
     cluster.check_nothing_is_left(dead=["crashes"])
+
+
+@pytest.mark.parametrize("meets", ["maintenance", "consumer"])
+@pytest.mark.parametrize("got", [1, 2])
+async def test_a_mail_that_is_given_up_is_no_dead_letter_of_those_who_got_it(
+    cluster: InMemoryCluster, process: Process, meets: str, got: int
+) -> None:
+    """Its consumers broke down after they had recorded whom they delivered it to. The records
+    expire before the dead letter does, which a requeue delivers."""
+    both = ("a@x.example", "b@x.example")
+    await process.queue.enqueue(plain_mail("mail", recipients=both))
+    reference = decode(cluster.broker.ready.popleft().body)
+    for each in both[:got]:
+        record = Record(each, Outcome.delivered("250 ok"), cluster.clock.now())
+        await process.queue._engine.view.record(reference.mail_id, (record,))
+    body = encode(reference.again(crashes=process.queue._engine.delivery_limit))
+    if meets == "maintenance":
+        cluster.broker.dead.append(Message(UUID(int=1), body))
+        await process.queue.maintain()
+    else:
+        cluster.broker.ready.append(Message(UUID(int=1), body, 1, redelivered=True))
+    assert await cluster.deliver(process, timedelta(hours=2)) == []
+
+    found = [each.mail.recipients async for each in process.queue.dead_letters()]
+    assert found == ([both[1:]] if got == 1 else [])
+    cluster.check_nothing_is_left(dead=["mail"] if got == 1 else [])
 
 
 async def test_a_mail_that_is_given_up_under_a_replacement_waits_for_its_successor(

@@ -9,7 +9,6 @@ or was replaced meanwhile is met as by any operation."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -25,7 +24,6 @@ from postroad.distributed.engine.timing import TRIES, count, each_of, on_change,
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.reading.browse import WaitingMail, as_it_waits, waiting
 from postroad.domain.delivery.events import ChangedMail
-from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import Change, EndingKind, Entry, EntryKey, Mark
 from postroad.domain.queues.selection import Selector
 from postroad.errors import BlobMissing
@@ -97,20 +95,9 @@ async def given_up(engine: Engine, entry: Entry, reason: str) -> Mark | None:
     mark = await engine.view.mark(entry.key)
     if mark is not None:
         return mark
-    outcomes = {
-        each: record.outcome.kind
-        for each, record in (await engine.view.records(entry.mail_id)).items()
-    }
-    recipients = entry.envelope.recipients
-    left = [each for each in recipients if outcomes.get(each) is not OutcomeKind.DELIVERED]
-    left += [
-        each
-        for each, kind in outcomes.items()
-        if kind is OutcomeKind.FAILED and each not in recipients
-    ]
-    if not left:
+    envelope = await dead_letters.undelivered(engine, entry)
+    if envelope is None:
         return Mark()
-    envelope = replace(entry.envelope, recipients=tuple(left))
     work = partial(dead_letters.give_up, engine, entry, envelope, reason)
     standing = await persist(engine.backoff(), TRIES, work)
     if standing is None:

@@ -23,13 +23,20 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, endings, replacement
 from postroad.distributed.entries.dead_letters import dead_letter_of, end_as_dead
 from postroad.distributed.entries.live_slices import rescue_if_late
+from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.dispatch import deletes_bytes
-from postroad.domain.queues.entries import Mark, UndecodableRow
+from postroad.domain.queues.entries import Entry, Mark, UndecodableRow
 from postroad.domain.queues.lifetimes import DEAD_LETTER_RETURN
 from postroad.domain.queues.names import next_delay, redelivery_delay_after
 from postroad.domain.queues.references import Reference, decode
 from postroad.domain.values.identifiers import id_at, moment_of
-from postroad.errors import BrokerUnavailable, ServerError, UnreadableReference, ViewRefused
+from postroad.errors import (
+    BrokerUnavailable,
+    ServerError,
+    Undecodable,
+    UnreadableReference,
+    ViewRefused,
+)
 from postroad.ports.broker import Delivery
 from postroad.ports.view import DeadLetter
 
@@ -124,10 +131,8 @@ async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> N
     elif mark is not None and mark.is_unfinished_replacement:
         await replacement.finish(engine, entry, mark)
         await endings.ack(engine, delivery)
-    elif again.crashes > engine.delivery_limit:
-        standing = await dead_letters.give_up(
-            engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
-        )
+    elif again.crashes > engine.delivery_limit and (left := await _undelivered(engine, entry)):
+        standing = await dead_letters.give_up(engine, entry, left, dead_letters.OVER_THE_LIMIT)
         await replacement.finish(engine, entry, standing or Mark())
         await endings.ack(engine, delivery)
     else:
@@ -136,6 +141,15 @@ async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> N
             again.crashes, engine.timing.redelivery_delay, engine.randomness.uniform()
         )
         await endings.publish_again(engine, delivery, again, wait or redelivery_delay)
+
+
+async def _undelivered(engine: Engine, entry: Entry) -> Envelope | None:
+    """As `dead_letters.undelivered`; all recipients where this release cannot decode who got the
+    mail, because other messages wait behind it."""
+    try:
+        return await dead_letters.undelivered(engine, entry)
+    except Undecodable:
+        return entry.envelope
 
 
 def _id_of(body: bytes, engine: Engine) -> UUID:

@@ -230,11 +230,17 @@ class ReferenceDispatch:
         await replacement.finish(self._engine, entry, mark or Mark())
         await ack(self._engine, self._delivery)
 
-    async def _give_up(self, entry: Entry, reference: Reference, _mark: Mark | None) -> None:
+    async def _give_up(
+        self, entry: Entry, reference: Reference, mark: Mark | None
+    ) -> DistributedItem | None:
+        envelope = await dead_letters.undelivered(self._engine, entry)
+        if envelope is None:
+            return await self._claim(entry, reference, mark)  # only its ending was lost
         standing = await dead_letters.give_up(
-            self._engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
+            self._engine, entry, envelope, dead_letters.OVER_THE_LIMIT
         )
         await self._finish(entry, reference, standing)
+        return None
 
     async def _replace(
         self, entry: Entry, _reference: Reference, _mark: Mark | None

@@ -15,7 +15,7 @@ from uuid import UUID
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.endings import CLEANED, end, mark_if_passed
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.mail.mail import Envelope
+from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.entries import Ending, EndingKind, Entry, EntryKey, Mark, UndecodableRow
 from postroad.domain.queues.selection import Pulse, Selector
@@ -48,6 +48,23 @@ def month_of(enqueue_id: UUID) -> str:
     """Return the month that a dead letter is filed under, e.g. `2026-01`: that of its id, so that
     giving an entry up twice writes one dead letter."""
     return f"{moment_of(enqueue_id):%Y-%m}"
+
+
+async def undelivered(engine: Engine, entry: Entry) -> Envelope | None:
+    """Return the envelope of a mail for the recipients who did not get it, those included who
+    refused it under an earlier entry; None where all got it. Raises: ViewError, Undecodable."""
+    outcomes = {
+        each: record.outcome.kind
+        for each, record in (await engine.view.records(entry.mail_id)).items()
+    }
+    recipients = entry.envelope.recipients
+    left = [each for each in recipients if outcomes.get(each) is not OutcomeKind.DELIVERED]
+    left += [
+        each
+        for each, kind in outcomes.items()
+        if kind is OutcomeKind.FAILED and each not in recipients
+    ]
+    return copy(entry.envelope, recipients=tuple(left)) if left else None
 
 
 async def give_up(
