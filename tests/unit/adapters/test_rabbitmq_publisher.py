@@ -406,6 +406,30 @@ async def test_a_channel_that_refuses_a_message_is_used_for_no_other() -> None:
     assert first.abandoned == 1
 
 
+async def test_channels_that_followed_one_another_share_the_limit_of_a_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each refusal opens another channel, beside that of the messages without a confirm."""
+    monkeypatch.setattr(publisher, "MAX_UNCONFIRMED", 2)
+    first, second = OneChannel(), OneChannel()
+    over = await publisher_over(first, second)
+    waiting = [await published(over, number) for number in range(2)]
+    refused = asyncio.ensure_future(over.publish("x", "dead", UUID(int=2), b"body"))
+    await asyncio.sleep(0)
+    first.nack(3)
+    with pytest.raises(BrokerUnavailable):
+        await refused
+
+    with pytest.raises(NotPublished, match="2 messages"):
+        await over.publish("x", "work", UUID(int=3), b"body")
+
+    first.ack(2, multiple=True)
+    await asyncio.gather(*waiting)
+    last = await published(over, 3)
+    second.ack(1)
+    await last
+
+
 async def test_a_publisher_that_is_closed_while_it_opens_leaves_no_channel() -> None:
     channel = OneChannel()
     over = await publisher_over(channel)

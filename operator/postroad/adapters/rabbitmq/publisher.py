@@ -50,14 +50,23 @@ class PublishedMessage:
     body: bytes
 
 
-class Unconfirmed:
-    """Unconfirmed messages, by delivery tag and by message."""
+class Totals:
+    """Numbers of unconfirmed messages and of their bytes, by routing key: of all channels of a
+    publisher, since those that are outdated keep theirs while another one follows."""
 
     def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+
+
+class Unconfirmed:
+    """Unconfirmed messages of one channel, by delivery tag and by message."""
+
+    def __init__(self, totals: Totals | None = None) -> None:
+        totals = totals or Totals()
         self._messages: dict[int, PublishedMessage] = {}
         self._confirms: dict[PublishedMessage, asyncio.Future[None]] = {}
-        self._count: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
+        self._count, self._bytes = totals.count, totals.bytes
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -147,6 +156,7 @@ class Publisher:
         self._opening: Shared[_Confirming] = Shared()
         self._current: _Confirming | None = None
         self._former: list[_Confirming] = []
+        self._totals = Totals()
         self._closed = False
 
     async def publish(self, exchange: str, routing_key: str, message_id: UUID, body: bytes) -> None:
@@ -193,7 +203,7 @@ class Publisher:
     async def _open(self) -> _Confirming:
         channel = await self._connection.channel()
         async with channel.or_abandoned():
-            confirming = _Confirming(channel)
+            confirming = _Confirming(channel, self._totals)
             await channel.call(channel.driver.confirm_delivery, confirming.on_confirm)
             if self._closed:
                 raise BrokerUnavailable("the publisher was closed")
@@ -206,9 +216,9 @@ class Publisher:
 class _Confirming:
     """A channel in confirm mode, with the unconfirmed messages of this channel alone."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, totals: Totals | None = None) -> None:
         self.channel = channel
-        self._unconfirmed = Unconfirmed()
+        self._unconfirmed = Unconfirmed(totals)
         self._returned: set[int] = set()
         self._last_tag = 0
         channel.when_lost.append(self._unconfirmed.lose)
