@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.queue_harness import Consumer, plain_mail
+from postroad.adapters.memory.view import MemoryView
 from postroad.distributed.entries.dead_letters import month_of
 from postroad.distributed.maintenance import audit as audits
 from postroad.domain.queues.entries import Ending, EndingKind, Mark
@@ -481,6 +482,28 @@ async def test_portions_find_what_one_look_finds(
 
     assert await cluster.audit() == orphans
     assert len(cluster.blobs) == 7
+
+
+async def test_an_audit_asks_about_no_more_partitions_at_once_where_there_are_many_buckets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cassandra answers no request about thousands of them in time."""
+    cluster = InMemoryCluster(buckets=60)
+    process = await cluster.start()
+    await cluster.enqueue(process, "waits", delay=10**6)
+    orphan = orphaned(cluster, 1)
+    await cluster.pass_time(7 * HOUR)
+    occupied, asked = MemoryView.occupied, list[int]()
+
+    def counted(view: MemoryView, starts: Sequence[datetime], buckets: int) -> Any:
+        asked.append(len(starts) * buckets)
+        return occupied(view, starts, buckets)
+
+    monkeypatch.setattr(MemoryView, "occupied", counted)
+
+    assert await cluster.audit() == [orphan]
+    assert max(asked) <= 120
+    await cluster.close()
 
 
 async def test_one_process_of_several_audits_and_goes_on_where_it_was(

@@ -40,10 +40,6 @@ TOGETHER = 100
 disk, and holds the replies of all together."""
 
 
-SLICES = 50
-"""Slices whose rows one request of `occupied` looks for."""
-
-
 class Slice(NamedTuple):
     """A slice as the present configurations divide it, and the record of its close."""
 
@@ -103,8 +99,10 @@ async def occupied(
 ) -> AsyncIterator[entries.Partition]:
     """Yield the partitions from `first` to `last` that have rows, slice by slice, under some
     configurations. Raises: ViewError."""
-    slices = slices_under(configurations, first, last)
-    while together := list(islice(slices, SLICES)):
+    known = tuple(configurations)
+    slices = slices_under(known, first, last)
+    at_once = max(1, TOGETHER // max(each.bucket_count for each in known))
+    while together := list(islice(slices, at_once)):
         buckets = max(each for _, each in together)
         for partition in sorted(await view.occupied([start for start, _ in together], buckets)):
             yield partition
