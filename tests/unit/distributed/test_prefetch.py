@@ -3,6 +3,7 @@ place up where they are served."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -15,7 +16,7 @@ from postroad.domain.queues.names import DELAY_SECONDS
 from postroad.domain.queues.references import decode
 from postroad.errors import ViewUnavailable
 from support.in_memory_cluster import InMemoryCluster, Process
-from support.memory.fault_injection import Step, away, no_fault
+from support.memory.fault_injection import Fault, Step, away, no_fault
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 HOP = 8
@@ -263,3 +264,23 @@ async def test_time_that_a_message_waited_in_the_prefetch_is_time_in_flight(
 
     assert process.clock.elapsed() - begun >= 5 * MINUTE
     assert item.lease_until - begun < 26 * MINUTE
+
+
+async def test_mail_whose_bytes_stay_keeps_no_place_where_its_message_cannot_come_again(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """The object store deletes nothing, and the broker confirms nothing, for a while."""
+    await cluster.enqueue(process, "first", "second")
+    consumer = Consumer(cluster, process.queue, prefetch=1)
+    item = await consumer.next()
+    process.faults.plan = lambda step: Fault.AWAY if step.operation == "delete" else None
+    cluster.broker.without_quorum.update(DELAY_SECONDS)
+
+    ending = asyncio.ensure_future(item.done())
+    await cluster.pass_time(15 * SECOND)
+    await ending
+    process.faults.plan = no_fault
+    cluster.broker.without_quorum.clear()
+
+    assert (await consumer.next(MINUTE)).mail.name == "second"
+    await consumer.close()

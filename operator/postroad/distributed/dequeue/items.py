@@ -292,8 +292,9 @@ class DistributedItem(LeasedMail):
         try:
             await delete_and_ack(self._engine, self._delivery, self._reference)
         except BrokerUnavailable:
-            # The mark is durable, so the mail is over. The message is not acked: it comes again.
-            self._engine.log.debug("ack failed; the message will be redelivered and ignored")
+            # The mark is durable, so the mail is over. The message comes again for the bytes: it
+            # must not stay here, where it would keep its place in the prefetch.
+            await self._give_message_back()
 
     def _check_open(self) -> None:
         self._engine.check_open()
@@ -312,6 +313,9 @@ class DistributedItem(LeasedMail):
 
     async def _return(self) -> None:
         await self.end_lease()
+        await self._give_message_back()
+
+    async def _give_message_back(self) -> None:
         try:
             await self._delivery.give_back()
         except BrokerUnavailable:
