@@ -255,3 +255,18 @@ async def test_a_consumer_ends_although_what_it_gives_back_does_not_go(
 
     assert len(cluster.broker.ready) == 1
     process.faults.before = None
+
+
+async def test_bytes_that_the_object_store_never_deletes_are_tried_less_and_less_often(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Retention keeps them: the messages of an hour's mail would fill the broker's time."""
+    await cluster.enqueue(process, "mail")
+    process.faults.plan = lambda step: Fault.AWAY if step.operation == "delete" else None
+
+    assert await cluster.deliver(process, timedelta(hours=1)) == ["mail"]
+
+    assert 5 < sum(step.operation == "delete" for step in process.faults.steps) < 12
+    process.faults.plan = no_fault
+    assert await cluster.deliver(process, timedelta(hours=1)) == []
+    assert cluster.blobs == {}

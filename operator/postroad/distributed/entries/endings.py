@@ -18,9 +18,9 @@ from uuid import UUID
 from postroad.distributed.engine.engine import Engine
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.queues.entries import Ending, EndingKind, Entry, EntryKey, Mark, UndecodableRow
-from postroad.domain.queues.names import DELAY_SECONDS
+from postroad.domain.queues.names import DELAY_SECONDS, next_delay
 from postroad.domain.queues.references import Reference, encode
-from postroad.domain.values.identifiers import EPOCH
+from postroad.domain.values.identifiers import EPOCH, moment_of
 from postroad.errors import BlobsError, BrokerUnavailable, PostroadError, ServerError
 from postroad.ports.broker import Delivery
 from postroad.telemetry import metrics
@@ -105,12 +105,17 @@ async def publish_again(
 
 async def delete_and_ack(engine: Engine, delivery: Delivery, reference: Reference) -> None:
     """Delete the bytes of a mail that is over, then ack. While the object store is away, the
-    reference is published again with a delay, and meets the mark. Raises: BrokerError."""
+    reference is published again with a delay, and meets the mark. The delay grows with the entry's
+    age: a store that refuses deletions (retention, a missing right) keeps all that is delivered
+    meanwhile. Raises: BrokerError."""
     try:
         await engine.blobs.delete(reference.blob_key)
     except ServerError as error:
         engine.log.debug("bytes are deleted later", error=type(error).__name__)
-        await publish_again(engine, delivery, reference.again(), SERVER_RETRY_SECONDS)
+        now, began = engine.limits_cache.now(), moment_of(reference.key.enqueue_id)
+        age = now - max(began, reference.due_at or began)
+        step = max(SERVER_RETRY_SECONDS, next_delay(now + age, now))
+        await publish_again(engine, delivery, reference.again(), step)
     else:
         await ack(engine, delivery)
 
