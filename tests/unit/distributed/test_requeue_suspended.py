@@ -386,3 +386,30 @@ async def test_row_of_a_requeue_without_an_answer_that_comes_late_makes_no_secon
     await recovered(cluster)
     assert cluster.copies("mail") == 1
     cluster.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("is_delivered", [True, False])
+async def test_mail_that_was_given_up_under_a_worker_is_not_queued_again(
+    cluster: InMemoryCluster, is_delivered: bool
+) -> None:
+    """An administrator held it while a worker had it in flight, and let what was held expire."""
+    worker, admin = await cluster.start(), await cluster.start()
+    await cluster.enqueue(worker, "mail")
+    consumer, item = await cluster.take(worker)
+    await cluster.pass_time(timedelta(seconds=30))
+    assert await admin.queue.hold(ALL) == 1
+    cluster.transmit(item)
+    if is_delivered:
+        await item.done()
+    assert await admin.queue.expire(ALL) == 1
+
+    assert await admin.queue.requeue(ALL) == 0
+
+    if not is_delivered:
+        await item.done()
+    await consumer.close()
+    await admin.queue.release(ALL)
+    await maintained(cluster, admin, 6 * WINDOW)
+    await cluster.recover()
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()

@@ -11,6 +11,7 @@ from uuid import UUID
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.dead_letters import dead_letter_of, end_as_dead
 from postroad.distributed.entries.replacement import (
+    is_free,
     is_withdrawn,
     publish,
     withdraw,
@@ -31,9 +32,18 @@ async def requeue_dead_letter(engine: Engine, dead_letter: DeadLetter) -> bool:
         return False
     try:
         current = await dead_letter_of(engine, dead_letter)
-        return current is not None and await _requeue(engine, current)
+        if current is None or await _is_in_flight(engine, current):
+            return False
+        return await _requeue(engine, current)
     finally:
         await engine.view.release_claim(dead_letter.enqueue_id, owner)
+
+
+async def _is_in_flight(engine: Engine, dead_letter: DeadLetter) -> bool:
+    """True if administration gave a mail up that it had replaced while a consumer had it: the mail
+    is being delivered, or was, and the dead letter is stale once its mark shows that."""
+    previous = () if dead_letter.entry is None else dead_letter.entry.previous
+    return not all([await is_free(engine, each) for each in previous])
 
 
 async def _requeue(engine: Engine, dead_letter: DeadLetter) -> bool:

@@ -50,7 +50,7 @@ async def cut(engine: Engine, change: Change) -> Change:
     if len(change.previous) <= LONG_CHAIN:
         return change
     long_ago = _replaced_long_ago(engine, change.previous)
-    free = {each for each in long_ago if await _is_free(engine, each)}
+    free = {each for each in long_ago if await is_free(engine, each)}
     return copy(change, previous=tuple(each for each in change.previous if each not in free))
 
 
@@ -66,7 +66,7 @@ def _replaced_long_ago(engine: Engine, chain: tuple[EntryKey, ...]) -> list[Entr
     ]
 
 
-async def _is_free(engine: Engine, key: EntryKey) -> bool:
+async def is_free(engine: Engine, key: EntryKey) -> bool:
     """True if a replaced entry is in no consumer's hands, and was not delivered there. Read the
     mark after the claim: the claim's last owner marked first."""
     owner = UUID(int=engine.randomness.bits(128))
