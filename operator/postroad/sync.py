@@ -11,6 +11,7 @@ import re
 import selectors
 import signal
 import smtplib
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -295,7 +296,8 @@ class SyncQueue:
             while found := _THREAD.run(portion):
                 yield from found
         finally:
-            _THREAD.run(views.aclose)  # type: ignore[attr-defined]
+            if not sys.is_finalizing():  # else the loop's thread runs no more, and nothing ends
+                _THREAD.run(views.aclose)  # type: ignore[attr-defined]
 
 
 class SMTP(smtplib.SMTP):

@@ -150,6 +150,29 @@ def test_a_process_that_ends_hands_its_queue_over(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "closed\n", "")
 
 
+LEFT_LISTING = """
+import sys
+from postroad import Mail
+from postroad.sync import open_queue
+
+queue = open_queue(sys.argv[1], create=True)
+queue.enqueue(Mail("a@example.org", ["b@example.net"], b"x"))
+listing = queue.browse()
+print(next(listing).mail.sender)
+"""
+
+
+def test_a_process_ends_that_left_a_listing(tmp_path: Path) -> None:
+    """At the end of the interpreter, the thread of the loop runs no more."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
+    ended = subprocess.run(
+        [sys.executable, "-W", "always", "-c", LEFT_LISTING, f"embedded://{tmp_path}/queue"],
+        capture_output=True, text=True, env=environment, timeout=30,
+    )  # fmt: skip
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "a@example.org\n", "")
+
+
 def test_a_loop_of_consumption_ends_by_ctrl_c(queue: SyncQueue) -> None:
     seen: list[bytes] = []
 
