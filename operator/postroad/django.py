@@ -11,6 +11,7 @@ from django import conf
 from django.core.exceptions import ImproperlyConfigured
 from django.core.mail.backends import smtp
 
+from postroad.errors import PostroadError
 from postroad.sync import SMTP, SyncQueue, open_queue
 
 __all__ = ["EmailBackend"]
@@ -21,14 +22,20 @@ class EmailBackend(smtp.EmailBackend):  # type: ignore[misc]
 
     connection: SMTP | None
 
-    def open(self) -> bool:
-        """Return whether there was no connection before."""
+    def open(self) -> bool | None:
+        """Return whether there was no connection before; None: there is none, and fail_silently.
+        Raises: ImproperlyConfigured, PostroadError."""
         if self.connection is not None:
             return False
         url = getattr(conf.settings, "POSTROAD_QUEUE", "")
         if not url:
             raise ImproperlyConfigured("POSTROAD_QUEUE: write the URL of a queue")
-        self.connection = SMTP(_queue(url))
+        try:
+            self.connection = SMTP(_queue(url))
+        except PostroadError:
+            if not self.fail_silently:
+                raise
+            return None
         return True
 
     def close(self) -> None:

@@ -25,9 +25,15 @@ print(send_mail("Grüße", "hello", "Shop <shop@example.org>", ["b@example.net"]
 both = [EmailMessage("1", "x", to=["b@example.net"], bcc=["c@example.net"]), EmailMessage("2", "x")]
 print(get_connection().send_messages(both))
 print(send_mail("3", "x", "a@example.org", ["b" * 320 + "@example.net"], fail_silently=True))
+settings.POSTROAD_QUEUE = "embedded:///proc/postroad/queue"  # where no directory can be made
+print(send_mail("4", "x", "a@example.org", ["b@example.net"], fail_silently=True))
+try:
+    send_mail("5", "x", "a@example.org", ["b@example.net"])
+except Exception as error:
+    print(type(error).__name__)
 settings.POSTROAD_QUEUE = ""
 try:
-    send_mail("4", "x", "a@example.org", ["b@example.net"])
+    send_mail("6", "x", "a@example.org", ["b@example.net"])
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -44,6 +50,8 @@ async def test_mail_of_django_waits_in_the_queue(tmp_path: Path) -> None:
         "1",
         "1",
         "0",
+        "0",
+        "InvalidQueueURL",
         "ImproperlyConfigured POSTROAD_QUEUE: write the URL of a queue",
     ], ended.stderr
 
