@@ -302,8 +302,8 @@ class SyncQueue:
 
 class SMTP(smtplib.SMTP):
     """`smtplib.SMTP` over a queue: `send_message` and `sendmail` return when the mail is queued.
-    There is no connection: `starttls`, `login` and `quit` have no effect. Errors are those of
-    smtplib, with 451 for what may pass and 554."""
+    There is no connection: `ehlo`, `starttls`, `login` and `quit` have no effect. Errors are those
+    of smtplib, with 451 for what may pass and 554."""
 
     def __init__(self, queue: SyncQueue) -> None:
         super().__init__(local_hostname="localhost")  # else its address is looked up
@@ -333,6 +333,11 @@ class SMTP(smtplib.SMTP):
     def ehlo_or_helo_if_needed(self) -> None:
         """Greet no server."""
 
+    def ehlo(self, name: str = "") -> tuple[int, bytes]:
+        return 250, b"there is no connection"
+
+    helo = ehlo
+
     def starttls(self, **_: Any) -> tuple[int, bytes]:  # type: ignore[override]
         return 220, b"there is no connection"
 
@@ -340,8 +345,12 @@ class SMTP(smtplib.SMTP):
         return 235, b"there is no connection"
 
     def docmd(self, cmd: str, args: str = "") -> tuple[int, bytes]:
-        """Return what ends a session, which `quit` and the end of a context ask for."""
-        return 221, b"there is no connection"
+        """Return what `noop` and `rset` ask for, and what the end of a context does."""
+        return 221 if cmd.lower() == "quit" else 250, b"there is no connection"
+
+    def quit(self) -> tuple[int, bytes]:
+        """End nothing; that of smtplib forgets the extensions, too."""
+        return self.docmd("quit")
 
 
 def _address(text: str) -> str:

@@ -230,6 +230,17 @@ def test_smtplib_is_replaced_without_a_server(queue: SyncQueue) -> None:
     )
 
 
+def test_commands_of_smtplib_succeed_without_a_connection(queue: SyncQueue) -> None:
+    """Programs greet a server before and behind `starttls`, and ask by `noop` if it is there."""
+    smtp = SMTP(queue)
+    assert smtp.ehlo()[0] == smtp.helo("me.example.org")[0] == 250
+    assert smtp.noop()[0] == smtp.rset()[0] == 250
+    assert smtp.quit()[0] == 221
+    smtp.send_message(letter(From="jörg@example.org", To="b@example.net"))
+
+    assert [each.sender for each in queue.run(take)] == ["jörg@example.org"]
+
+
 def test_smtplib_gets_its_own_errors(queue: SyncQueue) -> None:
     with pytest.raises(smtplib.SMTPDataError) as refused:
         SMTP(queue).sendmail("a@example.org", ["no address"], b"")
