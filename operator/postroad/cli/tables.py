@@ -132,7 +132,8 @@ def watch(
     while True:
         found = rows()
         if not once and is_terminal():
-            click.echo(CLEAR + f"every {format_duration(every)}, {datetime.now(UTC):%H:%M:%S}Z")
+            click.echo(CLEAR, nl=False, color=True)  # no colour, which NO_COLOR takes away
+            click.echo(f"every {format_duration(every)}, {datetime.now(UTC):%H:%M:%S}Z")
         click.echo("\n".join(lines_of(head, found)))
         if once or not is_terminal():
             return

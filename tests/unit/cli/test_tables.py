@@ -8,11 +8,17 @@ import os
 import pty
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from postroad import Mail, open_queue
+from postroad.cli import tables
+from postroad.cli.lazy import LazyGroup
 from postroad.cli.tables import Rates, TextTable, lines_of
 from support.repository import ROOT
 
@@ -121,6 +127,26 @@ def test_top_prints_one_table_where_no_terminal_is(store: str) -> None:
 
     assert head.split() == ["QUEUE", "WAITING", "DELAYED", "HELD", "DEAD", "CHANGE/S"]
     assert row.split() == [store, "3", "0", "0", "0", "-"]
+
+
+def test_a_renewed_table_clears_the_screen_without_colours_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tables, "is_terminal", lambda: True)
+    monkeypatch.setattr(time, "sleep", interrupt)
+
+    @click.command()
+    def top() -> None:
+        tables.watch(("NAME",), lambda: [("a",)], timedelta(seconds=1), once=False)
+
+    group = LazyGroup("postroad", lazy={"top": lambda: top})
+    printed = CliRunner(env={"NO_COLOR": "1"}).invoke(group, ["top"], color=True).output
+
+    assert printed.startswith(f"{tables.CLEAR}every 1s, ")
+    assert printed.count("\033") == tables.CLEAR.count("\033")
 
 
 def test_completion_is_installed_where_the_shell_looks(tmp_path: Path) -> None:
