@@ -19,7 +19,7 @@ from postroad.errors import BlobsUnavailable, CredentialsRefused, InvalidSetting
 from postroad.tls import ClientTls, Encryption
 
 _PROPERTY = re.compile(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]\s*(.*)", re.DOTALL)
-_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*")
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
 _ENVIRONMENT = re.compile(r"\$\{env:([^}:]+)(?::-([^}]*))?\}")
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -64,9 +64,10 @@ class Properties:
                 f"{path} cannot be read: {error}",
                 hint="give James' configuration directory as --conf",
             ) from error
-        lines = _CONTINUED.sub(r"\1", text.replace("\r\n", "\n")).split("\n")
-        for line in map(str.strip, lines):
-            if line and line[0] not in "#!" and (found := _PROPERTY.fullmatch(line)):
+        # Comments first: a backslash at the end of one continues nothing.
+        lines = [line for line in map(str.strip, text.split("\n")) if line and line[0] not in "#!"]
+        for line in _CONTINUED.sub(r"\1", "\n".join(lines)).split("\n"):
+            if found := _PROPERTY.fullmatch(line):
                 name, value = _unescaped(found[1]), self._filled(found[2], environment)
                 self._values.setdefault(name, []).append(value)
 

@@ -62,6 +62,16 @@ def test_forms_of_a_property_file(tmp_path: Path) -> None:
     assert (access.keyspace, access.port) == ("ab", 9042)
 
 
+def test_a_comment_that_ends_with_a_backslash_hides_no_line(tmp_path: Path) -> None:
+    nodes = "cassandra.nodes=one.example, \\ \n# or\n\n  two.example"
+    found = given(
+        tmp_path, cassandra=f"# in C:\\james\\\n{nodes}\n", blob=f"{BLOB}! off: \\\n{AES}"
+    )
+
+    assert found.cassandra().contact_points == ("one.example", "two.example")
+    assert found.blobs().cipher is not None
+
+
 def test_unset_variable_is_named(tmp_path: Path) -> None:
     text = f"{CASSANDRA}cassandra.password=${{env:NOT_THERE}}\n"
     with pytest.raises(InvalidSettings, match="NOT_THERE"):
