@@ -100,7 +100,9 @@ class Properties:
         return value
 
     def is_true(self, name: str, default: bool = False) -> bool:
-        return (self.get(name) or str(default)).lower() in {"true", "yes", "on"}
+        """Return whether Commons Lang, by which James reads it, takes a value for true."""
+        value = (self.get(name) or str(default)).lower()
+        return value in {"true", "yes", "on", "t", "y", "1"}
 
     def refused(self, name: str, why: str) -> InvalidSettings:
         return InvalidSettings(f"{self._path}: {name}: {why}")

@@ -102,6 +102,12 @@ def test_blobs_in_cassandra_with_encryption(tmp_path: Path) -> None:
     assert place.cipher.digest == "sha512"
 
 
+@pytest.mark.parametrize("yes", ["true", "Yes", "on", "T", "y", "1"])
+def test_what_he_takes_for_true_is_true(tmp_path: Path, yes: str) -> None:
+    aes = AES.replace("enable=true", f"enable={yes}")
+    assert given(tmp_path, blob=f"{BLOB}{aes}").blobs().cipher is not None
+
+
 @pytest.mark.parametrize("kind", [BLOB, "implementation=cassandra\n"])
 def test_compression_is_on_where_his_file_enables_it(tmp_path: Path, kind: str) -> None:
     assert not given(tmp_path, blob=kind).blobs().has_frames
