@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from postroad.domain.delivery.attempts import OutcomeCount
 from postroad.domain.mail.mail import OutcomeKind
@@ -81,6 +84,21 @@ def test_a_destination_as_text() -> None:
         "b.example", "mx", "100", "50.0%", "30.0%", "20.0%", "4 of 9", "rate 30, blocked 20",
         "30 rate: 450 slow down; 20 blocked: listed", "blocked 20.0% (before: 1.0%)",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("recipients", "shown"),
+    [
+        ((None, None), "b.example"),  # a lake without addresses
+        (("a@b.example", None), "a@b.example, -"),  # one that has forgotten the second
+    ],
+)
+def test_addresses_that_the_lake_has_not_are_no_error(
+    recipients: tuple[str | None, ...], shown: str
+) -> None:
+    entry = replace(ENTRY, sender=None, sender_domain="a.example", recipients=recipients)
+
+    assert entry.cells()[2:4] == ("a.example", shown)
 
 
 def test_an_entry_as_text() -> None:

@@ -267,7 +267,8 @@ class DestinationLine:
 
 @dataclass(frozen=True, slots=True)
 class TraceLine:
-    """One entry of a mail, and what came of it. The addresses are as the lake keeps them."""
+    """One entry of a mail, and what came of it. The addresses are as the lake keeps them; None: it
+    has none, or has forgotten this one."""
 
     HEAD: ClassVar[tuple[str, ...]] = (
         "mail", "queued", "from", "to", "bytes", "attempt", "state", "ended", "s", "outcomes",
@@ -275,9 +276,9 @@ class TraceLine:
 
     mail_id: str
     enqueue_id: str
-    sender: str
+    sender: str | None
     sender_domain: str
-    recipients: tuple[str, ...]
+    recipients: tuple[str | None, ...]
     domains: tuple[str, ...]
     size_bytes: int
     attempt: int
@@ -292,11 +293,12 @@ class TraceLine:
     outcomes: tuple[OutcomeCount, ...]
 
     def cells(self) -> tuple[str, ...]:
+        to = self.recipients if any(self.recipients) else self.domains
         return (
             self.mail_id,
             _moment(self.enqueued_at),
             self.sender or self.sender_domain or "<>",
-            ", ".join(self.recipients or self.domains),
+            ", ".join(each or MISSING for each in to),
             str(self.size_bytes),
             str(self.attempt),
             self.state,
