@@ -138,6 +138,26 @@ async def test_what_is_old_is_forgotten_day_by_day(
     assert again.counts == {"entries": 0}
 
 
+async def test_what_a_slice_has_of_the_day_that_is_named_stays(
+    spark: SparkSession, lake: LakeTables, view: View
+) -> None:
+    """A slice of five hours begins before midnight and ends behind it."""
+    midnight = slice_of(NOON + DAY, DAY)
+    history, start = History(2, midnight - HOUR), midnight - 3 * HOUR
+    for _ in range(2):
+        history.accept(OTHER, OTHER)
+        history.now += 2 * HOUR
+    lines = [{**each, "slice_start": start, "bucket_id": 0} for each in history.entries]
+    lake.put_entries(frame(spark, lines), {Partition(start, 0)})
+
+    run = await forget(lake, claimed(view), CLOCK, before(midnight))
+
+    assert run.counts == {"entries": 5}
+    left = {row.enqueue_id for row in lake.entries().select("enqueue_id").collect()}
+    assert len(left) == 2
+    assert lines[1]["enqueue_id"] in left
+
+
 @pytest.mark.parametrize("kind", ["json", "parquet"])
 async def test_a_stretch_is_exported(
     spark: SparkSession, lake: LakeTables, tmp_path: Path, kind: str

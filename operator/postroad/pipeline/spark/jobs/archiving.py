@@ -149,7 +149,7 @@ def of_address(address: str, key: bytes | None) -> Forgetting:
 
 
 def before(day: datetime) -> Forgetting:
-    """Delete the entries of slices that started before a day."""
+    """Delete the entries that were queued before a day."""
     return partial(_forget_old, day=day)
 
 
@@ -177,6 +177,7 @@ def _without(lines: DataFrame, forgotten: Callable[[Column], Column]) -> DataFra
 
 
 def _forget_old(lake: LakeTables, day: datetime) -> int:
-    count: int = lake.entries().where(F.col("slice_start") < F.lit(day)).count()
+    is_old = (F.col("slice_start") < F.lit(day)) & (F.col("enqueued_at") < F.lit(day))
+    count: int = lake.entries().where(is_old).count()
     lake.drop_before(day)
     return count

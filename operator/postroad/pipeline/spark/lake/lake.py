@@ -181,10 +181,14 @@ class LakeTables:
         self._overwrite("entries", lines.where(hours), hours)
 
     def drop_before(self, day: datetime) -> None:
-        """Delete the entries, and the lines of slices, that start before a day."""
-        for name in ("entries", "slices"):
-            old = F.col("slice_start") < F.lit(day)
-            self._overwrite(name, self._table(name).where(F.lit(False)), old)
+        """Delete the entries that were queued before a day, and the lines of slices that start
+        before it; the last of these may reach into the day."""
+        old = F.col("slice_start") < F.lit(day)
+        for name, stays in (
+            ("entries", F.col("enqueued_at") >= F.lit(day)),
+            ("slices", F.lit(False)),
+        ):
+            self._overwrite(name, self._table(name).where(old & stays), old)
 
     def drop_states(self) -> None:
         """Forget all states of the tables but the present one, and delete each file that this one
