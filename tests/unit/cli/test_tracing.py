@@ -152,7 +152,7 @@ def test_nothing_found_is_one_note_and_what_cannot_be_read_another(tmp_path: Pat
     assert "1 lines cannot be read" in found.stderr
 
 
-@pytest.mark.parametrize(("hours", "count"), [(1, 0), (3, 4)])
+@pytest.mark.parametrize(("hours", "count"), [(1, 0), (3, 4), (99_999_999, 4)])
 def test_within_is_counted_from_now(tmp_path: Path, hours: int, count: int) -> None:
     write(tmp_path, at=datetime.now(UTC) - timedelta(hours=2))
     found = run(tmp_path, "--within", f"{hours}h")

@@ -20,6 +20,7 @@ from postroad.cli.options import (
 from postroad.cli.tables import TextTable
 from postroad.domain.delivery.attempts import AttemptSelector, LoggedAttempt, to_document
 from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.values.identifiers import EPOCH
 from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import InvalidInput
 
@@ -74,7 +75,8 @@ def trace(
     if within is not None:
         if since is not None:
             raise click.UsageError("give --from or --within")
-        since = datetime.now(UTC) - within
+        now = datetime.now(UTC)
+        since = now - min(within, now - EPOCH)
     given = {name: value for name, value in fields.items() if value is not None}
     options = {"--queue": "url", "--lake": "folder", "--master": "master"}
     of_a_lake = [option for option, name in options.items() if is_given(name)]

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from postroad.distributed.entries.live_slices import occupied
 from postroad.domain.queues.entries import EntryKey, Partition
 from postroad.domain.queues.selection import AGES, Selector, age_name
+from postroad.domain.values.identifiers import EPOCH
 from postroad.domain.values.instants import instant
 from postroad.pipeline.archive.archive import read_versions
 from postroad.pipeline.results.lines import AgesLine
@@ -93,7 +94,8 @@ def is_selected(selector: Selector, now: datetime) -> Column:
         among = sorted(selector.domains)
         conditions.append(F.exists("recipients", lambda each: domain_of(each).isin(among)))
     if selector.older_than is not None:
-        conditions.append(F.col("accepted_at") < F.lit(now - selector.older_than))
+        before = now - min(selector.older_than, now - EPOCH)
+        conditions.append(F.col("accepted_at") < F.lit(before))
     if selector.attribute is not None:
         name, value = selector.attribute
         conditions.append(F.col("attributes")[name] == value)
