@@ -58,12 +58,16 @@ class _LoopThread:
         self.handles: list[SyncQueue] = []
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._selector: selectors.BaseSelector | None = None
         self._left_behind: list[object] = []
 
     def run(self, operation: Callable[[], Awaitable[T]], timeout: timedelta | None = None) -> T:
         """Run an operation to its end. Where the caller is interrupted, it is cancelled, and may
-        still put things in order."""
+        still put things in order. Raises: RuntimeError in the loop's own thread, which would wait
+        for itself."""
+        if self.is_this:
+            raise RuntimeError("a coroutine of this loop awaits the methods of MailQueue instead")
         begun, ended = threading.Event(), threading.Event()
 
         async def running() -> T:
@@ -82,13 +86,18 @@ class _LoopThread:
                 ended.wait()
             raise
 
+    @property
+    def is_this(self) -> bool:
+        return threading.current_thread() is self._thread
+
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._starting:
             if self._loop is None:
                 self._selector = selectors.DefaultSelector()
                 self._loop = asyncio.SelectorEventLoop(self._selector)
                 run = self._loop.run_forever
-                threading.Thread(target=run, name="postroad", daemon=True).start()
+                self._thread = threading.Thread(target=run, name="postroad", daemon=True)
+                self._thread.start()
             return self._loop
 
     def forget(self) -> None:
@@ -104,7 +113,8 @@ class _LoopThread:
             except OSError:
                 pass
         self._left_behind += [self._loop, selector, *queues]
-        self._loop, self._selector, self._starting = None, None, threading.Lock()
+        self._loop, self._thread, self._selector = None, None, None
+        self._starting = threading.Lock()
 
     def end(self) -> None:
         """Close what the program left open, so that other processes go on at once."""
@@ -296,7 +306,9 @@ class SyncQueue:
             while found := _THREAD.run(portion):
                 yield from found
         finally:
-            if not sys.is_finalizing():  # else the loop's thread runs no more, and nothing ends
+            # Garbage is collected in any thread, that of the loop too, which closes it then. And at
+            # the end of the interpreter, that thread runs no more.
+            if not (_THREAD.is_this or sys.is_finalizing()):
                 _THREAD.run(views.aclose)  # type: ignore[attr-defined]
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from postroad import HandedMail, Mail, Selector
 from postroad.errors import InvalidMail, QueueClosed, QueueNotFound
+from postroad.ports.mail_queue import MailQueue
 from postroad.sync import SMTP, SyncQueue, open_queue
 from postroad.testing import take
 from support.repository import ROOT
@@ -150,6 +151,30 @@ def test_a_process_that_ends_hands_its_queue_over(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "closed\n", "")
 
 
+@pytest.mark.timeout(60)
+def test_a_listing_may_be_collected_in_the_thread_of_the_loop(queue: SyncQueue) -> None:
+    for _ in range(2):
+        queue.enqueue(mail())
+    listings = [queue.browse()]
+    assert next(listings[0]).mail.sender == "a@example.org"
+
+    async def collect(_: MailQueue) -> None:
+        listings.clear()
+
+    queue.run(collect)
+
+    assert queue.size().size == 2
+
+
+@pytest.mark.timeout(60)
+def test_a_coroutine_of_the_loop_does_not_wait_for_itself(queue: SyncQueue) -> None:
+    async def size(_: MailQueue) -> int:
+        return queue.size().size
+
+    with pytest.raises(RuntimeError, match="awaits the methods of MailQueue"):
+        queue.run(size)
+
+
 LEFT_LISTING = """
 import sys
 from postroad import Mail
@@ -167,7 +192,7 @@ def test_a_process_ends_that_left_a_listing(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
     ended = subprocess.run(
         [sys.executable, "-W", "always", "-c", LEFT_LISTING, f"embedded://{tmp_path}/queue"],
-        capture_output=True, text=True, env=environment, timeout=30,
+        capture_output=True, text=True, env=environment, timeout=60,
     )  # fmt: skip
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "a@example.org\n", "")
