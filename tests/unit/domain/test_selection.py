@@ -81,6 +81,12 @@ def test_a_value_of_another_type_is_refused(field: str, value: Any, form: str) -
         Selector(**{field: value})
 
 
+def test_a_moment_without_a_zone_is_refused() -> None:
+    """It cannot be compared, which would end an operation at its first mail."""
+    with pytest.raises(InvalidInput, match="accepted_before has no zone"):
+        Selector(accepted_before=NOW.replace(tzinfo=None))
+
+
 def test_a_selector_that_says_nothing_has_no_purpose() -> None:
     with pytest.raises(InvalidInput, match=r"Selector\.all"):
         Selector().require_purpose()

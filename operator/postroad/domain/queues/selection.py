@@ -68,6 +68,8 @@ class Selector:
             if value is not None and not isinstance(value, kind):
                 found = type(value).__name__
                 raise InvalidInput(f"a selector's {name} is {form}, not {found}")
+        if self.accepted_before is not None and self.accepted_before.tzinfo is None:
+            raise InvalidInput("a selector's accepted_before has no zone: datetime.now(UTC) has")
         pair: tuple[object, ...] = self.attribute or ("", "")
         if len(pair) != 2 or not all(isinstance(each, str) for each in pair):
             raise InvalidInput("a selector's attribute is a pair of strings: (name, value)")
