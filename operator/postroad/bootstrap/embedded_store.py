@@ -99,8 +99,9 @@ def _take(files: DiskFiles, root: Path, *, create: bool = False) -> None:
     StoreFailed, StoreDamaged, QueueNotFound, InvalidQueueURL."""
     require_own(root)
     if create and not (root / "store").exists():
-        others = {each.name for each in root.iterdir()} - BEFORE_A_STORE
-        if others:
+        names = {each.name for each in root.iterdir()}
+        others = names - BEFORE_A_STORE
+        if others and "store" not in names:  # else another process has made it meanwhile
             raise errors.InvalidQueueURL(
                 f"{root} has other files, as {min(others)}, and no store",
                 hint="name a directory that is empty, or that is not there yet",

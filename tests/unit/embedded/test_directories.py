@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,3 +48,22 @@ async def test_a_volume_that_was_just_made_becomes_a_store_for_its_user_alone(
         await (await open_directory(tmp_path, create=True)).close()
 
         assert state(tmp_path)[0] == 0o700
+
+
+async def test_a_store_that_another_process_makes_meanwhile_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+
+    def made_before(directory: Path) -> Iterator[Path]:
+        monkeypatch.setattr(Path, "iterdir", listed)
+        asyncio.run(_make(directory))
+        return listed(directory)
+
+    monkeypatch.setattr(Path, "iterdir", made_before)
+
+    await (await open_directory(tmp_path, create=True)).close()
+
+
+async def _make(directory: Path) -> None:
+    await (await open_directory(directory, create=True)).close()
