@@ -93,14 +93,16 @@ BEFORE_A_STORE = frozenset(("log", "mail", "checkpoint", "store.new", "lock", "l
 """Names that an interrupted creation leaves, and that a volume has."""
 
 
-def _take(files: DiskFiles, root: Path, *, create: bool = False) -> None:
-    """Close the directory of a store to other users; with `create` also one that becomes one. Any
-    other stays as it is: closed, /tmp or /etc would stop all else on the machine. Raises:
-    StoreFailed, StoreDamaged, QueueNotFound, InvalidQueueURL."""
+def _take(files: DiskFiles, root: Path, *, create: bool = False, mail: Path | None = None) -> None:
+    """Close the directory of a store to other users; with `create` also one that becomes one, and
+    may have that of `mail` in it. Any other stays as it is: closed, /tmp or /etc would stop all
+    else on the machine. Raises: StoreFailed, StoreDamaged, QueueNotFound, InvalidQueueURL."""
     require_own(root)
     if create and not (root / "store").exists():
         names = {each.name for each in root.iterdir()}
         others = names - BEFORE_A_STORE
+        if mail is not None and mail.is_relative_to(root):
+            others -= set(mail.relative_to(root).parts[:1])
         if others and "store" not in names:  # else another process has made it meanwhile
             raise errors.InvalidQueueURL(
                 f"{root} has other files, as {min(others)}, and no store",
@@ -190,7 +192,7 @@ async def open_directory(
         await asyncio.to_thread(_make, files, root)
     elif not await asyncio.to_thread(os.path.isdir, root):
         raise _missing(root)
-    await asyncio.to_thread(_take, files, root, create=create)
+    await asyncio.to_thread(_take, files, root, create=create, mail=mail)
 
     async def engine() -> tuple[Engine, Maintenance]:
         layout, stored = await asyncio.to_thread(

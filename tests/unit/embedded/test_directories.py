@@ -67,3 +67,13 @@ async def test_a_store_that_another_process_makes_meanwhile_is_opened(
 
 async def _make(directory: Path) -> None:
     await (await open_directory(directory, create=True)).close()
+
+
+async def test_a_directory_for_mails_below_that_of_the_store_is_none_of_other_files(
+    tmp_path: Path,
+) -> None:
+    """It is there where a disk is mounted on it."""
+    (tmp_path / "disks" / "mails").mkdir(parents=True)
+    for _ in range(2):
+        mail = tmp_path / "disks" / "mails"
+        await (await open_directory(tmp_path, create=True, mail=mail)).close()
