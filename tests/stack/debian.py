@@ -24,7 +24,8 @@ REQUIRED = ("debootstrap", "util-linux")
 ENTER = (
     # `cd` fails where the folder is missing; mkdir would make a cache entry without Debian.
     'cd "$1" && root="$1" && shift'
-    ' && while [ "$1" != -- ]; do mkdir -p "$root$1" && mount --rbind "$1" "$root$1" && shift; done'
+    ' && while [ "$1" != -- ]; do'
+    ' mkdir -p "$root$1" && mount --rbind "$1" "$root$1" && shift || exit; done'
     ' && shift && mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev"'
     ' && exec chroot "$root" "$@"'
 )
