@@ -59,9 +59,8 @@ def debug_pod(
             hint="name the image of postroad: --image registry.example.org/postroad:TAG",
         )
     (container,) = (each for each in spec["containers"] if each["name"] in COMPONENTS)
-    volumes = {
-        each["name"] for each in spec.get("volumes", ())
-    }  # that of an outbox belongs to one pod
+    volumes = {each["name"] for each in spec.get("volumes", ())}
+    # Without the mount of an outbox, whose volume belongs to one pod.
     mounts = [each for each in container.get("volumeMounts", ()) if each["name"] in volumes]
     container = {**container, "volumeMounts": mounts}
     if image is not None:
