@@ -104,12 +104,14 @@ def ensure_release(progress: Progress) -> None:
     """Give the engine the release of Debian with RabbitMQ, the base of its image."""
     if not is_here(RABBITMQ_BASE):
         root = _made(RabbitMQ.release(), progress) / "root"
-        packed = subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE)
         command = ["docker", "import", "-", RABBITMQ_BASE]
-        done = subprocess.run(
-            command, stdin=packed.stdout, capture_output=True, text=True, check=False
-        )
-        if packed.wait() or done.returncode:
+        with subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE) as packed:
+            done = subprocess.run(
+                command, stdin=packed.stdout, capture_output=True, text=True, check=False
+            )
+            # Waited for only where the engine has read all: else it would write for ever.
+            is_whole = done.returncode == 0 and packed.wait() == 0
+        if not is_whole:
             raise StackError(f"docker import {RABBITMQ_BASE}: {done.stderr.strip()}")
 
 

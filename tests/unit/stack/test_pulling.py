@@ -54,3 +54,16 @@ def test_where_packages_cannot_be_installed_the_pull_fails(
         pulling.obtain("away", Progress(quiet=True), lambda _: made.append("away"))
 
     assert made == []
+
+
+@pytest.mark.timeout(30)
+def test_a_release_that_the_engine_refuses_ends_the_import(
+    made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine reads nothing, and the release is larger than a pipe."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "large").write_bytes(bytes(2**20))
+    monkeypatch.setattr(pulling, "_made", lambda *_: tmp_path)
+
+    with pytest.raises(StackError, match=f"import {pulling.RABBITMQ_BASE}: no such host"):
+        pulling.ensure_release(Progress(quiet=True))
