@@ -79,20 +79,23 @@ async def test_a_segment_that_goes_while_a_removed_mail_is_read_stops_no_store(
     outside, reader = Outside(files, queue), queue.engine.reader
     for number in range(PASSING):
         await outside.enqueue(f"mail{number}", delay=DELAY)
-    honest = reader.read
+    honest, is_read = reader.read, asyncio.Event()
 
     async def read(entry: LiveEntry) -> EnvelopeRecord:
         monkeypatch.setattr(reader, "read", honest)
         for number in range(PASSING - 1):
             await outside.change("remove", f"mail{number}")
         await queue.maintenance.checkpoint()
-        return await honest(entry)
+        try:
+            return await honest(entry)
+        finally:
+            is_read.set()
 
     await outside.change("flush", "mail0")
     queue.engine.content_cache.take(queue.engine.ready_queues.firsts()[0])
     monkeypatch.setattr(reader, "read", read)
     leasing = asyncio.ensure_future(queue.consumer(1).next())
-    await asyncio.sleep(0.1)
+    await is_read.wait()
 
     assert queue.engine.failure is None
     leasing.cancel()
