@@ -13,6 +13,7 @@ is not deleted. Only many such errors in a row show that a server is away, which
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
@@ -24,6 +25,10 @@ from postroad.domain.values.identifiers import EPOCH, moment_of
 from postroad.errors import BlobsError, BrokerUnavailable, PostroadError, ServerError
 from postroad.ports.broker import Delivery
 from postroad.telemetry import metrics
+
+MAX_DELETION_DELAY = timedelta(minutes=20)
+"""Until bytes are tried again that could not be deleted. A message that comes when the mark is gone
+has no bytes deleted: the audit does it."""
 
 SERVER_RETRY_SECONDS = max(step for step in DELAY_SECONDS if step <= 60)
 """Seconds until a step that failed because a server is away is tried again."""
@@ -114,7 +119,7 @@ async def delete_and_ack(engine: Engine, delivery: Delivery, reference: Referenc
         engine.log.debug("bytes are deleted later", error=type(error).__name__)
         now, began = engine.limits_cache.now(), moment_of(reference.key.enqueue_id)
         age = now - max(began, reference.due_at or began)
-        step = max(SERVER_RETRY_SECONDS, next_delay(now + age, now))
+        step = max(SERVER_RETRY_SECONDS, next_delay(now + min(age, MAX_DELETION_DELAY), now))
         await publish_again(engine, delivery, reference.again(), step)
     else:
         await ack(engine, delivery)
