@@ -98,6 +98,8 @@ def _take(files: DiskFiles, root: Path, *, create: bool = False, mail: Path | No
     may have that of `mail` in it. Any other stays as it is: closed, /tmp or /etc would stop all
     else on the machine. Raises: StoreFailed, StoreDamaged, QueueNotFound, InvalidQueueURL."""
     require_own(root)
+    if not create and (root / "lock").exists() and not (root / "store").exists():
+        return  # another process makes it at this moment: its lock is waited for
     if create and not (root / "store").exists():
         names = {each.name for each in root.iterdir()}
         others = names - BEFORE_A_STORE

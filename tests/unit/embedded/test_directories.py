@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
+from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import open_directory, verify_directory
 from postroad.errors import InvalidQueueURL, QueueNotFound
 
@@ -31,6 +33,29 @@ async def test_a_directory_without_a_store_is_not_changed_by_looking_for_one(sha
         verify_directory(shared)
 
     assert state(shared) == (0o1777, {"of another"})
+
+
+async def test_a_store_that_another_process_is_making_is_opened_once_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, begun, goes_on = tmp_path / "queue", threading.Event(), threading.Event()
+    honest = DiskFiles.rename
+
+    def rename(files: DiskFiles, source: PurePath, target: PurePath) -> None:
+        if target.name == "store":
+            begun.set()
+            assert goes_on.wait(30)
+        honest(files, source, target)
+
+    monkeypatch.setattr(DiskFiles, "rename", rename)
+    making = asyncio.create_task(open_directory(root, create=True))
+    await asyncio.to_thread(begun.wait, 30)
+    opening = asyncio.create_task(open_directory(root))
+    await asyncio.sleep(0.1)  # it would have been refused by then
+    goes_on.set()
+
+    for each in (await opening, await making):
+        await each.close()
 
 
 async def test_a_directory_with_other_files_does_not_become_a_store(shared: Path) -> None:

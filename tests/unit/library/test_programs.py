@@ -63,7 +63,7 @@ async def test_a_consumer_ends_by_sigterm_behind_its_last_mail(tmp_path: Path) -
     url = f"embedded://{tmp_path}/queue"
     program = await begin(str(PROGRAMS / "consumer.py"), url, folder=tmp_path)
     async with asyncio.timeout(60):
-        while not (tmp_path / "queue").exists():
+        while not (tmp_path / "queue" / "lock").exists():
             await asyncio.sleep(0.01)
         async with open_queue(url) as queue:
             await queue.enqueue_all(Mail(None, ["b@c"], each) for each in (b"flaky", b"boom"))
