@@ -18,6 +18,14 @@ CRDS = ROOT / "crds"
 VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 """Sets of values that the chart is tried with."""
 
+MONITORING = {
+    "serviceMonitor": "ServiceMonitor",
+    "podMonitor": "PodMonitor",
+    "prometheusRule": "PrometheusRule",
+    "dashboards": "ConfigMap",
+}
+"""Kinds of the objects for monitoring, none by default, by the value that makes each."""
+
 NAMESPACE = "postroad-system"
 HEADER = f"""\
 # The postroad operator. Apply the CRDs first: kubectl apply --server-side -f crds/

@@ -17,6 +17,7 @@ from support.built_pods import WorkerPod
 from support.chart import (
     CHART,
     CRDS,
+    MONITORING,
     NAMESPACE,
     VALUES,
     HelmFailed,
@@ -146,15 +147,6 @@ def refusals() -> dict[str, str]:
 @pytest.mark.parametrize("value", REFUSED)
 def test_a_value_without_a_meaning_is_refused(refusals: dict[str, str], value: str) -> None:
     assert REFUSED[value] in refusals[value]
-
-
-MONITORING = {
-    "serviceMonitor": "ServiceMonitor",
-    "podMonitor": "PodMonitor",
-    "prometheusRule": "PrometheusRule",
-    "dashboards": "ConfigMap",
-}
-"""What is off by default, by the value that makes it."""
 
 
 @pytest.mark.parametrize("value", MONITORING)

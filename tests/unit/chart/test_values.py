@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.chart import CHART, CRDS, VALUES, HelmFailed, rendered, template
+from support.chart import CHART, CRDS, MONITORING, VALUES, HelmFailed, rendered, template
 from support.kubectl import Manifest, manifests
 
 pytestmark = pytest.mark.needs("helm")
@@ -205,21 +205,13 @@ def test_every_object_has_the_common_labels() -> None:
     assert unlabelled == []
 
 
-MONITORING = {
-    "ServiceMonitor": "serviceMonitor",
-    "PodMonitor": "podMonitor",
-    "PrometheusRule": "prometheusRule",
-    "ConfigMap": "dashboards",
-}
-"""The value that makes an object for monitoring, by its kind."""
-
-
-@pytest.mark.parametrize("kind", MONITORING)
-def test_a_label_that_two_values_name_stands_once(kind: str) -> None:
+@pytest.mark.parametrize("value", MONITORING)
+def test_a_label_that_two_values_name_stands_once(value: str) -> None:
     """Flux' and Kustomize's parsers refuse a key that stands twice."""
+    kind = MONITORING[value]
     label, wanted = ("grafana_dashboard", "1") if kind == "ConfigMap" else ("release", "prometheus")
     given = (f"commonLabels.{label}=ours", "monitoring.labels.release=prometheus")
-    enabled = f"monitoring.{MONITORING[kind]}.enabled=true"
+    enabled = f"monitoring.{value}.enabled=true"
     text = template(*WITH_IMAGE, "--set", ",".join((*given, enabled)))
 
     (found,) = (each for each in text.split("\n---\n") if f"\nkind: {kind}\n" in each)
@@ -235,7 +227,7 @@ def test_keys_that_a_person_left_without_a_value_are_as_absent() -> None:
         *("monitoring.labels", "podAnnotations", "podLabels", "queueImagePullSecrets"),
         *("serviceAccount.annotations", "tolerations", "watchNamespaces"),
     ]
-    enabled = ",".join(f"monitoring.{each}.enabled=true" for each in MONITORING.values())
+    enabled = ",".join(f"monitoring.{each}.enabled=true" for each in MONITORING)
     options = (*WITH_IMAGE, "--set", enabled)
 
     empty = ",".join(f"{each}=null" for each in keys)
