@@ -98,21 +98,27 @@ def _take(files: DiskFiles, root: Path, *, create: bool = False, mail: Path | No
     may have that of `mail` in it. Any other stays as it is: closed, /tmp or /etc would stop all
     else on the machine. Raises: StoreFailed, StoreDamaged, QueueNotFound, InvalidQueueURL."""
     require_own(root)
-    if not create and (root / "lock").exists() and not (root / "store").exists():
+    has_store = (root / "store").exists()
+    if create and not has_store:
+        _refuse_others(root, mail)
+    elif not has_store and (root / "lock").exists():
         return  # another process makes it at this moment: its lock is waited for
-    if create and not (root / "store").exists():
-        names = {each.name for each in root.iterdir()}
-        others = names - BEFORE_A_STORE
-        if mail is not None and mail.is_relative_to(root):
-            others -= set(mail.relative_to(root).parts[:1])
-        if others and "store" not in names:  # else another process has made it meanwhile
-            raise errors.InvalidQueueURL(
-                f"{root} has other files, as {min(others)}, and no store",
-                hint="name a directory that is empty, or that is not there yet",
-            )
     else:
         describe(files, root, StoreOptions(), create=False)
     make_private(root)
+
+
+def _refuse_others(root: Path, mail: Path | None) -> None:
+    """Refuse a directory with files that are no store's. Raises: InvalidQueueURL."""
+    names = {each.name for each in root.iterdir()}
+    others = names - BEFORE_A_STORE
+    if mail is not None and mail.is_relative_to(root):
+        others -= set(mail.relative_to(root).parts[:1])
+    if others and "store" not in names:  # else another process has made it meanwhile
+        raise errors.InvalidQueueURL(
+            f"{root} has other files, as {min(others)}, and no store",
+            hint="name a directory that is empty, or that is not there yet",
+        )
 
 
 def _nearest(root: Path) -> Path:

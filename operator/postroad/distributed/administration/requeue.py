@@ -43,7 +43,10 @@ async def _is_in_flight(engine: Engine, dead_letter: DeadLetter) -> bool:
     """True if administration gave a mail up that it had replaced while a consumer had it: the mail
     is being delivered, or was, and the dead letter is stale once its mark shows that."""
     previous = () if dead_letter.entry is None else dead_letter.entry.previous
-    return not all([await is_free(engine, each) for each in previous])
+    for each in previous:
+        if not await is_free(engine, each):
+            return True
+    return False
 
 
 async def _requeue(engine: Engine, dead_letter: DeadLetter) -> bool:

@@ -19,7 +19,7 @@ from postroad.domain.mail.mail import Outcome, check_address, check_mailbox
 from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.smtp.bounces import Bounce, BounceClass
 from postroad.domain.values.instants import rfc3339
-from postroad.domain.values.text import is_but_for_ascii_case
+from postroad.domain.values.text import is_same_mailbox
 from postroad.errors import InvalidInput, InvalidMail
 
 HASH = "sha256:"
@@ -129,8 +129,7 @@ def learnt(
 ) -> SuppressedAddress | None:
     """Return the entry after a refusal by the recipient's server; None: what is known stays, also
     where the refusal may be about another mailbox than the one that is compared."""
-    local, folded = (each.rpartition("@")[0] for each in (recipient, compared(recipient)))
-    if not is_but_for_ascii_case(local, folded):
+    if not is_same_mailbox(recipient, compared(recipient)):
         return None
     made = suppressed(
         recipient, reason_of(bounce), SuppressedBy.BOUNCE, now, is_hashed=rules.is_hashed

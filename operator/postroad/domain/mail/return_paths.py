@@ -18,7 +18,7 @@ from datetime import date, timedelta
 from hashlib import sha256
 
 from postroad.domain.mail.seven_bits import ascii_address, ascii_domain
-from postroad.domain.values.text import is_but_for_ascii_case
+from postroad.domain.values.text import is_same_mailbox
 from postroad.errors import InvalidInput
 
 MAX_LOCAL_PART, MAX_PATH = 64, 254
@@ -115,8 +115,7 @@ class ReturnPaths:
         its_tenant = (tenant or "").encode()
         if its_sender is None or its_recipient is None or len(its_tenant) > _MAX_TENANT:
             return None
-        local, folded = (each.rpartition("@")[0] for each in (recipient, its_recipient))
-        if not is_but_for_ascii_case(local, folded):
+        if not is_same_mailbox(recipient, its_recipient):
             return None
         key = self._secrets[0]
         number = day.toordinal()

@@ -52,10 +52,11 @@ def ascii_lower(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
-def is_but_for_ascii_case(text: str, folded: str) -> bool:
-    """Return whether folding a text has changed the case of its letters of ASCII alone: a server
-    that knows no mailbox with another letter may have the one that it folds to."""
-    return text.isascii() or ascii_lower(text) == folded
+def is_same_mailbox(address: str, folded: str) -> bool:
+    """Return whether folding an address has changed the case of letters of ASCII alone in its local
+    part: a server that knows no mailbox with another letter may have the one that it folds to."""
+    local, its = (each.rpartition("@")[0] for each in (address, folded))
+    return local.isascii() or ascii_lower(local) == its
 
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
